@@ -1,0 +1,5 @@
+"""Adaptive training batches for PyTorch."""
+
+from importlib.metadata import version
+
+__version__ = version("adamcb")

@@ -1,0 +1,7 @@
+import pytest
+import torch
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(20250115)
