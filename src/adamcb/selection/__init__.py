@@ -1,0 +1,10 @@
+"""Choosing batches: weights, inclusion probabilities, exact draws, and how feedback changes weights.
+
+NumPy arrays in and out; random numbers from a `torch.Generator`. Nothing here knows models, datasets or files.
+"""
+
+from adamcb.selection._depround import depround
+from adamcb.selection._draw import Draw, Selection
+from adamcb.selection._policies import CombinatorialBandit, ReplacementBandit, UniformSelection
+
+__all__ = ["CombinatorialBandit", "Draw", "ReplacementBandit", "Selection", "UniformSelection", "depround"]

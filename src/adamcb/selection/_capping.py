@@ -1,0 +1,32 @@
+"""The cap that keeps every inclusion probability at or below 1 (Algorithm 2, lines 2–11), without sorting."""
+
+from __future__ import annotations
+
+from adamcb.selection._tree import find_largest, jit, largest_weight, take_out, total_weight
+
+
+@jit
+def cap(tree, num_samples, batch_size, floor, capped):
+    """Take out of the draw every sample whose inclusion probability would reach 1, the largest weight first.
+
+    With m samples capped, the others share K − m: pᵢ = slope·wᵢ + base, where base = `floor` = Kγ/n is the part that
+    exploration guarantees to everyone. Capping one sample raises the share of the others, so the next largest is
+    looked at again until it stays below 1. That is Algorithm 2's τ: a weight is capped if and only if it is ≥ τ.
+
+    Writes the positions of the capped samples into `capped` (int64[K]) and returns (m, slope, base).
+    """
+    count = 0
+    while True:
+        left = num_samples - count
+        spare = batch_size - count - floor * left
+        total = total_weight(tree)
+        if spare > 0.0 and total <= 0.0:
+            # Only weights of zero are left for what is to be shared: the limit of equal, ever smaller weights.
+            return count, 0.0, (batch_size - count) / left
+        slope = spare / total if spare > 0.0 else 0.0
+        if slope * largest_weight(tree) + floor < 1.0:
+            return count, slope, floor
+        position = find_largest(tree)
+        take_out(tree, position)
+        capped[count] = position
+        count += 1

@@ -1,0 +1,65 @@
+"""What a draw was, and what a selection is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Draw:
+    """A batch as it was drawn: which samples, and with what probabilities at that moment.
+
+    It goes with its batch through loader and training until `Selection.update`, so that feedback which arrives late or
+    out of order is applied with the probabilities of its own draw.
+
+    Attributes:
+        indices: int64[K]. Distinct, unless the selection draws with replacement.
+        probs: float64[K]. The expected number of times each of these samples occurs in such a batch: for draws without
+            replacement the inclusion probability, in (0, 1]; with replacement K times the selection probability.
+        loss_weights: float64[K], 1/(n·probs). Σⱼ loss_weights[j]·x[indices[j]] has expectation mean(x): the
+            Horvitz–Thompson estimate (Eq. (8) of the paper, without its surplus factor 1/K).
+        origin: Names the selection that drew it.
+    """
+
+    indices: np.ndarray
+    probs: np.ndarray
+    loss_weights: np.ndarray
+    origin: int = field(repr=False)
+
+    def __post_init__(self) -> None:
+        for array in (self.indices, self.probs, self.loss_weights):
+            array.setflags(write=False)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+@runtime_checkable
+class Selection(Protocol):
+    """Chooses batches, and learns from what training reports of them."""
+
+    num_samples: int
+    batch_size: int
+
+    def draw(self) -> Draw:
+        """Choose the next batch."""
+        ...
+
+    def update(self, draw: Draw, norms: Any) -> None:
+        """Learn from the norms (K floats ≥ 0) of the unweighted per-sample gradients of `draw`."""
+        ...
+
+    def inclusion_probs(self) -> np.ndarray:
+        """Return float64[n], the expected number of occurrences of every sample in the next batch; it sums to K."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that is needed to continue bit for bit, as tensors and plain values."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state`; an error leaves everything as it was."""
+        ...

@@ -1,0 +1,167 @@
+"""How gradient norms change weights: each form says what is added to log w of the samples of a draw.
+
+Letters: p a sample's probability at the draw, ‖g‖ the norm of its unweighted gradient, L a bound on the norms, p_min
+the smallest probability possible, γ exploration, n the number of samples, K the batch size.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from adamcb import _checks
+from adamcb.selection._tree import jit
+
+# Squares of ‖g‖/p stay finite below this.
+_LARGEST_NORM = 1e140
+
+
+class Feedback(Protocol):
+    """What a bandit needs of a form of feedback."""
+
+    def check(self, norms: np.ndarray) -> None:
+        """Raise if a norm cannot be used; change nothing."""
+        ...
+
+    def log_change(self, probs: np.ndarray, norms: np.ndarray) -> np.ndarray:
+        """Return what is added to log w, for every occurrence of a sample in the draw."""
+        ...
+
+    def settings(self) -> dict[str, Any]:
+        """Return what a saved state must agree with."""
+        ...
+
+    def state_dict(self) -> dict[str, float]:
+        """Return what was learned about the norms."""
+        ...
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        """Continue from `state`, or raise before anything is changed."""
+        ...
+
+
+class NormBound:
+    """L: a bound given once and for all, or the largest norm seen so far (Algorithm 7)."""
+
+    def __init__(self, max_norm: float | None) -> None:
+        self.given = None if max_norm is None else _checks.real("max_norm", max_norm, low=0.0, low_open=True)
+        self.value = 0.0 if self.given is None else self.given
+
+    def check(self, norms: np.ndarray) -> None:
+        """Raise if a norm breaks the bound: its loss would be negative."""
+        limit = _LARGEST_NORM if self.given is None else self.given
+        if norms.max() > limit:
+            worst = int(norms.argmax())
+            raise ValueError(f"`norms` must be at most max_norm={limit:g}, got norms[{worst}]={norms[worst]}.")
+
+    def observe(self, norms: np.ndarray) -> float:
+        """Take note of `norms` and return L."""
+        if self.given is None:
+            self.value = max(self.value, float(norms.max()))
+        return self.value
+
+    def settings(self) -> dict[str, Any]:
+        """Return what a saved state must agree with."""
+        return {"max_norm": self.given}
+
+    def state_dict(self) -> dict[str, float]:
+        """Return what was learned about the norms."""
+        return {"largest_norm": self.value}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        """Continue from `state`."""
+        self.value = float(state["largest_norm"])
+
+
+@jit
+def bandit_loss(norm, prob, max_norm, min_prob):
+    """Return ℓ = p_min²/L²·(−‖g‖²/p² + L²/p_min²) = 1 − (p_min‖g‖/(L p))², in [0, 1] (Algorithms 3, 5 and 7).
+
+    As long as every norm seen is 0, so is L, and ℓ is 1: its value at norm 0 for any L.
+    """
+    ratio = min_prob * norm / (max_norm * prob) if norm > 0.0 else 0.0
+    return max(1.0 - ratio * ratio, 0.0)
+
+
+@jit
+def _bandit_change(probs, norms, max_norm, min_prob, rate, listing, keep_capped):
+    change = np.zeros(len(probs))
+    for j in range(len(probs)):
+        if probs[j] < 1.0 or not keep_capped:
+            loss = bandit_loss(norms[j], probs[j], max_norm, min_prob)
+            change[j] = -rate * (loss if listing else loss / probs[j])
+    return change
+
+
+@jit
+def _mean_score(probs, norms):
+    total = 0.0
+    for j in range(len(probs)):
+        total += (norms[j] / probs[j]) ** 2
+    return total / len(probs)
+
+
+@jit
+def _scale_free_change(probs, norms, mean, rate):
+    change = np.empty(len(probs))
+    for j in range(len(probs)):
+        step = rate * ((norms[j] / probs[j]) ** 2 / mean - 1.0)
+        change[j] = min(max(step, -1.0), 1.0 if probs[j] < 1.0 else 0.0)
+    return change
+
+
+class BanditFeedback(NormBound):
+    """Δ log w = −rate·ℓ/p (as in the proof of Lemma 2, and in Algorithm 5), or −rate·ℓ (as Algorithm 3 is printed).
+
+    With `keep_capped`, samples with p = 1 (S_null) keep their weight.
+    """
+
+    def __init__(
+        self, rate: float, min_prob: float, max_norm: float | None, *, listing: bool = False, keep_capped: bool = True
+    ) -> None:
+        super().__init__(max_norm)
+        self.rate, self.min_prob, self.listing, self.keep_capped = rate, min_prob, listing, keep_capped
+
+    def log_change(self, probs: np.ndarray, norms: np.ndarray) -> np.ndarray:
+        """Return what is added to log w, for every occurrence of a sample in the draw."""
+        max_norm = self.observe(norms)
+        return _bandit_change(probs, norms, max_norm, self.min_prob, self.rate, self.listing, self.keep_capped)
+
+
+class ScaleFreeFeedback(NormBound):
+    """Δ log w = clip(η·(s/G − 1), −1, 1), with s = (‖g‖/p)² and G a moving average of the batch mean of s.
+
+    The same exponentiated gradient step on the variance Σ‖g‖²/p as the bandit's, but its scale is what was seen lately
+    instead of the worst case L²/p_min². A sample whose probability is in proportion to its norm has s = G and stays.
+
+    A capped sample (p = 1) cannot be drawn more often, so its weight does not rise; but it may fall, or a sample once
+    capped would stay in every batch for ever.
+    """
+
+    memory = 0.9
+
+    def __init__(self, rate: float, max_norm: float | None) -> None:
+        super().__init__(max_norm)
+        self.rate = _checks.real("rate", rate, low=0.0, low_open=True)
+        self.mean, self.trust = 0.0, 0.0  # of s; `trust` undoes that the moving average starts at 0
+
+    def log_change(self, probs: np.ndarray, norms: np.ndarray) -> np.ndarray:
+        """Return what is added to log w, for every sample of the draw."""
+        self.mean = self.memory * self.mean + (1.0 - self.memory) * _mean_score(probs, norms)
+        self.trust = self.memory * self.trust + (1.0 - self.memory)
+        if self.mean == 0.0:
+            return np.zeros(len(probs))
+        return _scale_free_change(probs, norms, self.mean / self.trust, self.rate)
+
+    def settings(self) -> dict[str, Any]:
+        """Return what a saved state must agree with."""
+        return {**super().settings(), "rate": self.rate}
+
+    def state_dict(self) -> dict[str, float]:
+        """Return what was learned about the norms."""
+        return {"mean": self.mean, "trust": self.trust}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        """Continue from `state`."""
+        self.mean, self.trust = float(state["mean"]), float(state["trust"])

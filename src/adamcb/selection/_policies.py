@@ -1,0 +1,231 @@
+"""The selections: AdamCB's combinatorial bandit, AdamBS's bandit with replacement, reshuffled epochs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from adamcb import _checks
+from adamcb.selection._base import BaseSelection
+from adamcb.selection._capping import cap
+from adamcb.selection._depround import draw_ordered, draw_with_replacement
+from adamcb.selection._draw import Draw
+from adamcb.selection._feedback import BanditFeedback, ScaleFreeFeedback
+from adamcb.selection._projection import project_to_floor
+from adamcb.selection._random import inverse, new_seed, permutation, uniforms
+from adamcb.selection._tree import build_tree, take_out, total_weight
+from adamcb.selection._weighted import WeightedSelection
+
+
+class CombinatorialBandit(WeightedSelection):
+    """AdamCB's selection: K distinct samples a draw, each with exactly its inclusion probability (Algorithms 2, 3, 7).
+
+    pᵢ = K((1 − γ) wᵢ/Σⱼwⱼ + γ/n), after the largest weights are capped so that no pᵢ exceeds 1; a capped sample has
+    pᵢ = 1 and is in every batch. DepRound draws the batch in O(K log n), in a random order of the samples that is redrawn
+    every epoch of floor(n/K) draws: which samples can meet in a batch depends on the order.
+
+    Args:
+        num_samples: n, the size of the dataset.
+        batch_size: K, at most n.
+        exploration: γ in [0, 1]. Every sample has pᵢ ≥ Kγ/n (`min_prob`); at 1 the draw is uniform. With 0 the bandit's
+            rate Kγ/n is 0 too: "bandit" and "listing" then learn nothing.
+        feedback: How norms change weights. "bandit": Δ log w = −(Kγ/n)·ℓ/p with ℓ = 1 − (p_min‖g‖/(L p))², the form of
+            the proof of Lemma 2. "listing": −(Kγ/n)·ℓ, as Algorithm 3 is printed; it hardly learns. "scale-free":
+            clip(rate·(s/G − 1), −1, 1) with s = (‖g‖/p)² and G its running mean.
+        max_norm: L, a bound on the norms, for "bandit" and "listing"; a norm above it is an error. None: the largest
+            norm seen so far (Algorithm 7).
+        rate: η of "scale-free".
+        generator: Where all random numbers come from. None: a new one, seeded from torch's global generator.
+
+    Example:
+        >>> bandit = CombinatorialBandit(1000, 4, generator=torch.Generator().manual_seed(0))
+        >>> draw = bandit.draw()
+        >>> draw.indices
+        array([ 78, 431, 926, 846])
+        >>> bandit.update(draw, norms=[0.1, 2.0, 0.3, 0.1])
+    """
+
+    _learned_keys = (*WeightedSelection._learned_keys, "order_seed", "drawn")
+
+    def __init__(
+        self,
+        num_samples: int,
+        batch_size: int,
+        *,
+        exploration: float = 0.4,
+        feedback: str = "bandit",
+        max_norm: float | None = None,
+        rate: float = 0.3,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(num_samples, batch_size, exploration, generator)
+        self.feedback = _checks.one_of("feedback", feedback, ("bandit", "listing", "scale-free"))
+        self.min_prob = self.batch_size * self.exploration / self.num_samples
+        if feedback == "scale-free":
+            self._feedback = ScaleFreeFeedback(rate, max_norm)
+        else:
+            # Both the rate Kγ/n and p_min = Kγ/n: the same number in two roles.
+            self._feedback = BanditFeedback(self.min_prob, self.min_prob, max_norm, listing=feedback == "listing")
+        self._start_epoch(new_seed(self.generator), np.ones(self.num_samples))
+
+    def draw(self) -> Draw:
+        """Choose K distinct samples. O(K log n); O(n) once an epoch, when the order is redrawn."""
+        if self._drawn == self.num_samples // self.batch_size:
+            self._start_epoch(new_seed(self.generator), self.weights)
+        self._drawn += 1
+        size = self.batch_size
+        positions, probs = np.empty(size, dtype=np.int64), np.empty(size)
+        if size == self.num_samples:
+            positions[:], probs[:] = np.arange(size), 1.0
+        else:
+            numbers = uniforms(2 * size, self.generator)
+            draw_ordered(self._tree, self.num_samples, size, self.min_prob, numbers, positions, probs)
+        return self._new_draw(self._order[positions].astype(np.int64), probs)
+
+    def _start_epoch(self, seed: int, weights: np.ndarray) -> None:
+        self._order_seed, self._drawn = seed, 0
+        self._order = permutation(self.num_samples, seed)
+        self._position_of = inverse(self._order)
+        self._set_weights(weights)
+
+    def inclusion_probs(self) -> np.ndarray:
+        """Return float64[n], the probability of every sample to be in the next batch; it sums to K. O(n)."""
+        if self.batch_size == self.num_samples:
+            return np.ones(self.num_samples)
+        capped = np.empty(self.batch_size, dtype=np.int64)
+        count, slope, base = cap(self._tree, self.num_samples, self.batch_size, self.min_prob, capped)
+        for position in capped[:count]:
+            take_out(self._tree, position)
+        probs = np.minimum(slope * self._tree.leaves[: self.num_samples] + base, 1.0)
+        probs[capped[:count]] = 1.0
+        return self._by_sample(probs)
+
+    def _settings(self) -> dict[str, Any]:
+        return {**super()._settings(), "feedback": self.feedback}
+
+    def _learned(self) -> dict[str, Any]:
+        return {**super()._learned(), "order_seed": self._order_seed, "drawn": self._drawn}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        super()._restore(state)
+        self._start_epoch(state["order_seed"], self.weights)
+        self._drawn = state["drawn"]
+
+
+class ReplacementBandit(WeightedSelection):
+    """AdamBS's selection: K independent draws with replacement, from pᵢ that sum to 1.
+
+    Args:
+        num_samples: n, the size of the dataset.
+        batch_size: K, at most n.
+        exploration: γ in [0, 1]. Every sample has pᵢ ≥ γ/n (`min_prob`).
+        form: "corrected" (Algorithms 4 and 5 of the AdamCB paper): pᵢ = (1 − γ) wᵢ/Σⱼwⱼ + γ/n. "original" (Liu, Wu and
+            Mozafari 2020): p itself is multiplied and then projected in KL divergence onto {p ≥ p_min, Σp = 1}.
+        max_norm: L, a bound on the norms; a norm above it is an error. None: the largest norm seen so far.
+        bandit_lr: α_p, in Δ log w = −α_p·ℓ̂ with ℓ̂ = ℓ/(K p) for every occurrence. None: γ/n, as in Algorithm 5.
+        generator: Where all random numbers come from. None: a new one, seeded from torch's global generator.
+
+    Example:
+        >>> bandit = ReplacementBandit(1000, 4, generator=torch.Generator().manual_seed(0))
+        >>> bandit.draw().indices
+        array([132, 307, 634, 490])
+    """
+
+    def __init__(
+        self,
+        num_samples: int,
+        batch_size: int,
+        *,
+        exploration: float = 0.4,
+        form: str = "corrected",
+        max_norm: float | None = None,
+        bandit_lr: float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(num_samples, batch_size, exploration, generator)
+        self.form = _checks.one_of("form", form, ("corrected", "original"))
+        self.min_prob = self.exploration / self.num_samples
+        self.bandit_lr = self.min_prob if bandit_lr is None else _checks.real("bandit_lr", bandit_lr, low=0.0)
+        # A draw's probs are K p, so the smallest of them is K p_min.
+        floor = self.batch_size * self.min_prob
+        self._feedback = BanditFeedback(self.bandit_lr, floor, max_norm, keep_capped=False)
+        self._tree = build_tree(np.ones(self.num_samples))
+
+    def draw(self) -> Draw:
+        """Choose K samples, one of them possibly several times. O(K log n)."""
+        positions, probs = np.empty(self.batch_size, dtype=np.int64), np.empty(self.batch_size)
+        numbers = uniforms(self.batch_size, self.generator)
+        draw_with_replacement(self._tree, *self._slope_and_base(), numbers, positions, probs)
+        return self._new_draw(positions, self.batch_size * probs)
+
+    def _slope_and_base(self) -> tuple[float, float]:
+        if self.form == "original":
+            return 1.0 / total_weight(self._tree), 0.0
+        return (1.0 - self.exploration) / total_weight(self._tree), self.min_prob
+
+    def update(self, draw: Draw, norms: Any) -> None:  # noqa: D102
+        super().update(draw, norms)
+        if self.form == "original":
+            project_to_floor(self._tree, np.unique(draw.indices), self.min_prob)
+
+    update.__doc__ = WeightedSelection.update.__doc__
+
+    def inclusion_probs(self) -> np.ndarray:
+        """Return float64[n], the expected number of times that every sample is in the next batch; it sums to K. O(n)."""
+        slope, base = self._slope_and_base()
+        return self.batch_size * (slope * self.weights + base)
+
+    def _settings(self) -> dict[str, Any]:
+        return {**super()._settings(), "form": self.form, "bandit_lr": self.bandit_lr}
+
+
+class UniformSelection(BaseSelection):
+    """Reshuffled epochs: every sample once an epoch, in random order, cut into floor(n/K) batches of K.
+
+    What is left of an epoch (n mod K samples) is dropped, so every batch has K samples and pᵢ = K/n.
+
+    Args:
+        num_samples: n, the size of the dataset.
+        batch_size: K, at most n.
+        generator: Where all random numbers come from. None: a new one, seeded from torch's global generator.
+
+    Example:
+        >>> UniformSelection(10, 4, generator=torch.Generator().manual_seed(0)).draw().indices
+        array([9, 0, 8, 2])
+    """
+
+    _learned_keys = ("order_seed", "drawn")
+
+    def __init__(self, num_samples: int, batch_size: int, *, generator: torch.Generator | None = None) -> None:
+        super().__init__(num_samples, batch_size, generator)
+        self._start_epoch(new_seed(self.generator))
+
+    def _start_epoch(self, seed: int) -> None:
+        self._order_seed, self._drawn = seed, 0
+        self._order = permutation(self.num_samples, seed)
+
+    def draw(self) -> Draw:
+        """Return the next K samples of the epoch."""
+        if self._drawn == self.num_samples // self.batch_size:
+            self._start_epoch(new_seed(self.generator))
+        first = self._drawn * self.batch_size
+        self._drawn += 1
+        indices = self._order[first : first + self.batch_size].astype(np.int64)
+        return self._new_draw(indices, np.full(self.batch_size, self.batch_size / self.num_samples))
+
+    def update(self, draw: Draw, norms: Any) -> None:
+        """Check `draw` and `norms` as every selection does; there is nothing to learn."""
+        self._check_feedback(draw, norms)
+
+    def inclusion_probs(self) -> np.ndarray:
+        """Return float64[n], K/n for every sample, whatever was drawn before in this epoch."""
+        return np.full(self.num_samples, self.batch_size / self.num_samples)
+
+    def _learned(self) -> dict[str, Any]:
+        return {"order_seed": self._order_seed, "drawn": self._drawn}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self._start_epoch(state["order_seed"])
+        self._drawn = state["drawn"]

@@ -1,0 +1,236 @@
+"""A tree of partial sums over n weights: search by cumulative mass, change of many weights, largest weight.
+
+The leaves are the weights, in the order of the draw. Every inner node stands for 8 nodes below it (one cache line of
+weights) and holds their sum and their largest weight. Inner nodes are always recomputed from their children, never
+adjusted by a difference, so that no rounding error builds up: after any number of updates the tree equals one built
+afresh, bit for bit.
+
+A sample of weight w has mass `slope * w + base`. The mass of a node follows from its sum and from how many samples it
+stands for, so the same tree serves every exploration rate and every cap. A leaf below zero is out of the draw: padding
+at the end, or a capped sample whose weight stands there with its sign turned until the draw is over. In the same way
+the sum of an inner node is turned below zero when some leaf under it is out of the draw: only then is its count looked
+up, so that a search reads one array a level.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numba
+import numpy as np
+
+FANOUT = 8
+_SHIFT = 3  # FANOUT = 2**_SHIFT
+_SUM, _LARGEST = 0, 1
+
+# A positive weight never falls below this, so that it can rise again. A tree whose largest weight leaves the range is
+# rescaled by a power of two, which changes no ratio between weights.
+SMALLEST = 2.0**-1000
+_LOW, _HIGH = 2.0**-100, 2.0**100
+
+jit = numba.njit(cache=True, nogil=True, error_model="numpy")
+
+
+class Tree(NamedTuple):
+    """The arrays of a tree. Level 0 is `leaves`; level v ≥ 1 starts at `offsets[v]` in `nodes` and `counts`."""
+
+    leaves: np.ndarray  # float64[n, padded]
+    nodes: np.ndarray  # float64[nodes, 2]: sum (turned below zero where `counts` is needed) and largest weight
+    counts: np.ndarray  # int64[nodes]: leaves in the draw, kept only where some leaf is out of it
+    offsets: np.ndarray  # int64[levels + 1]; the last is where the root stands
+
+
+def build_tree(weights: np.ndarray, order: np.ndarray | None = None) -> Tree:
+    """Return the tree over `weights` (float64[n], see `in_range`), in the order given or as they come. O(n)."""
+    sizes = [_padded(len(weights))]
+    while sizes[-1] > FANOUT:
+        sizes.append(_padded(sizes[-1] // FANOUT))
+    sizes.append(1)
+    tree = Tree(
+        leaves=np.full(sizes[0], -1.0),
+        nodes=np.zeros((sum(sizes[1:]), 2)),
+        counts=np.zeros(sum(sizes[1:]), dtype=np.int64),
+        offsets=np.cumsum([0, 0, *sizes[1:-1]], dtype=np.int64),
+    )
+    if order is None:
+        tree.leaves[: len(weights)] = weights
+    else:
+        # "clip" checks nothing and so needs no buffer of n numbers.
+        np.take(weights, order, out=tree.leaves[: len(weights)], mode="clip")
+    rebuild(tree)
+    return tree
+
+
+def in_range(weights: np.ndarray) -> np.ndarray:
+    """Return `weights` (finite, at or above 0) brought into the range that a tree works in.
+
+    Weights whose largest is far from 1 are scaled by a power of two; positive ones are kept above `SMALLEST`.
+    """
+    largest = weights.max()
+    if largest > 0.0 and not _LOW <= largest <= _HIGH:
+        weights = np.ldexp(weights, 1 - np.frexp(largest)[1])
+    return np.where(weights > 0.0, np.maximum(weights, SMALLEST), 0.0)
+
+
+def _padded(size: int) -> int:
+    return -(-size // FANOUT) * FANOUT
+
+
+@jit
+def rebuild(tree):
+    """Recompute every inner node. O(n)."""
+    size = len(tree.leaves)
+    for level in range(1, len(tree.offsets)):
+        size //= FANOUT
+        for node in range(size):
+            _recompute(tree, level, node)
+        size = -(-size // FANOUT) * FANOUT
+
+
+@jit
+def _recompute(tree, level, node):
+    total, largest, count = 0.0, -1.0, 0
+    first = tree.offsets[level - 1] + node * FANOUT
+    full = 1 << (_SHIFT * (level - 1))
+    for child in range(first, first + FANOUT):
+        if level == 1:
+            weight = tree.leaves[child]
+            if weight >= 0.0:
+                total += weight
+                largest = max(largest, weight)
+                count += 1
+        else:
+            part = tree.nodes[child, _SUM]
+            total += abs(part)
+            largest = max(largest, tree.nodes[child, _LARGEST])
+            count += full if part > 0.0 else tree.counts[child]
+    here = tree.offsets[level] + node
+    tree.nodes[here, _LARGEST] = largest
+    if count == FANOUT * full and total > 0.0:
+        tree.nodes[here, _SUM] = total
+    else:
+        tree.nodes[here, _SUM] = -total
+        tree.counts[here] = count
+
+
+@jit
+def refresh(tree, positions):
+    """Recompute what stands above the leaves at `positions` (int64, ascending), each node once."""
+    nodes = positions.copy()
+    count = len(nodes)
+    for level in range(1, len(tree.offsets)):
+        kept = 0
+        for i in range(count):
+            node = nodes[i] >> _SHIFT
+            if kept == 0 or nodes[kept - 1] != node:
+                nodes[kept] = node
+                kept += 1
+                _recompute(tree, level, node)
+        count = kept
+
+
+@jit
+def total_weight(tree):
+    """Return the sum of the weights that are in the draw."""
+    return abs(tree.nodes[-1, _SUM])
+
+
+@jit
+def largest_weight(tree):
+    """Return the largest weight that is in the draw, below 0 if there is none."""
+    return tree.nodes[-1, _LARGEST]
+
+
+@jit
+def find_largest(tree):
+    """Return the position of the largest weight that is in the draw, the first of equals."""
+    largest = largest_weight(tree)
+    node = 0
+    for level in range(len(tree.offsets) - 2, 0, -1):
+        node *= FANOUT
+        while tree.nodes[tree.offsets[level] + node, _LARGEST] != largest:
+            node += 1
+    node *= FANOUT
+    while tree.leaves[node] != largest:
+        node += 1
+    return node
+
+
+@jit
+def take_out(tree, position):
+    """Take one leaf of positive weight out of the draw; done twice, it is back."""
+    tree.leaves[position] = -tree.leaves[position]
+    node = position
+    for level in range(1, len(tree.offsets)):
+        node >>= _SHIFT
+        _recompute(tree, level, node)
+
+
+@jit
+def leaf_mass(tree, slope, base, position):
+    """Return the mass of one leaf: 0 if it is out of the draw."""
+    weight = tree.leaves[position]
+    return slope * weight + base if weight >= 0.0 else 0.0
+
+
+@jit
+def search(tree, slope, base, targets, positions, rests):
+    """Find, for every target, the leaf in which the cumulative mass passes it.
+
+    Writes the leaf into `positions` and how far the target lies inside it into `rests`. A leaf without mass is never
+    found; a target at or beyond the total mass finds the last leaf that has some. A larger target never finds an
+    earlier leaf. All targets go down the tree together, level by level, so that their memory accesses overlap.
+    """
+    for i in range(len(targets)):
+        positions[i] = 0
+        rests[i] = targets[i]
+    for level in range(len(tree.offsets) - 2, -1, -1):
+        offset = tree.offsets[level]
+        full = base * (1 << (_SHIFT * level))
+        for i in range(len(targets)):
+            first = offset + positions[i] * FANOUT
+            rest, found, mass, inside = rests[i], first, 0.0, False
+            for child in range(first, first + FANOUT):
+                if level == 0:
+                    here = leaf_mass(tree, slope, base, child)
+                else:
+                    part = tree.nodes[child, _SUM]
+                    here = slope * part + full if part > 0.0 else base * tree.counts[child] - slope * part
+                if here > 0.0:
+                    found, mass = child, here
+                    if rest < here:
+                        inside = True
+                        break
+                    rest -= here
+            positions[i] = found - offset
+            rests[i] = rest if inside else mass
+
+
+def multiply(tree: Tree, positions: np.ndarray, factors: np.ndarray) -> None:
+    """Multiply the weights at `positions` (int64, any order, repeats allowed) and bring the tree up to date."""
+    # NumPy's sort is called here because compiling one takes longer than all else in this file.
+    _multiply(tree, positions, factors, np.sort(positions))
+
+
+@jit
+def _multiply(tree, positions, factors, ascending):
+    for i in range(len(positions)):
+        weight = tree.leaves[positions[i]]
+        if weight > 0.0:
+            tree.leaves[positions[i]] = max(weight * factors[i], SMALLEST)
+    refresh(tree, ascending)
+    if not _LOW <= largest_weight(tree) <= _HIGH:
+        rescale(tree)
+
+
+@jit
+def rescale(tree):
+    """Scale all weights by one power of two, so that the largest lies in [1, 2). O(n), and rare."""
+    largest = largest_weight(tree)
+    if largest <= 0.0:
+        return
+    factor = 2.0 ** -np.floor(np.log2(largest))
+    for position in range(len(tree.leaves)):
+        if tree.leaves[position] > 0.0:
+            tree.leaves[position] = max(tree.leaves[position] * factor, SMALLEST)
+    rebuild(tree)

@@ -1,0 +1,83 @@
+"""What the two bandits share: a weight per sample, on a tree, changed by feedback."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from adamcb import _checks
+from adamcb.selection._base import BaseSelection
+from adamcb.selection._draw import Draw
+from adamcb.selection._feedback import Feedback
+from adamcb.selection._tree import Tree, build_tree, in_range, multiply
+
+
+class WeightedSelection(BaseSelection):
+    """A selection whose probabilities come from one weight per sample, which stand in the tree in some order."""
+
+    _learned_keys = ("weights", "feedback")
+    _feedback: Feedback
+    _tree: Tree
+    _order: np.ndarray | None = None  # position in the tree → sample; None: as they come
+    _position_of: np.ndarray | None = None  # sample → position in the tree
+
+    def __init__(
+        self, num_samples: int, batch_size: int, exploration: float, generator: torch.Generator | None
+    ) -> None:
+        super().__init__(num_samples, batch_size, generator)
+        self.exploration = _checks.real("exploration", exploration, low=0.0, high=1.0)
+
+    @property
+    def weights(self) -> np.ndarray:
+        """float64[n], the weight of every sample, up to a common factor. Reading copies; assigning replaces all."""
+        return self._by_sample(self._tree.leaves[: self.num_samples])
+
+    @weights.setter
+    def weights(self, weights: Any) -> None:
+        values = _checks.vector("weights", weights, length=self.num_samples)
+        needed = self.batch_size if self.exploration == 0.0 else 1
+        positive = int(np.count_nonzero(values))
+        if positive < needed:
+            raise ValueError(f"`weights` must hold at least {needed} numbers above 0, got {positive} of {len(values)}.")
+        self._set_weights(in_range(values))
+
+    def _set_weights(self, weights: np.ndarray) -> None:
+        self._tree = build_tree(weights, self._order)
+
+    def _by_sample(self, values: np.ndarray) -> np.ndarray:
+        """Bring values from the order of the tree into that of the samples."""
+        return values.copy() if self._position_of is None else values[self._position_of]
+
+    def update(self, draw: Draw, norms: Any) -> None:
+        """Change the weights of the samples of `draw` by the norms of their gradients. O(K log n).
+
+        Args:
+            draw: One of this selection's draws, the last or an earlier one: its own probabilities are used.
+            norms: K numbers ≥ 0, the norms of the unweighted per-sample gradients in the order of `draw.indices`.
+
+        Raises:
+            ValueError: If `norms` has the wrong length, holds NaN, infinite or negative numbers or one above
+                `max_norm`, or if the draw is another selection's. Nothing is changed then.
+        """
+        values = self._check_feedback(draw, norms)
+        self._feedback.check(values)
+        factors = np.exp(self._feedback.log_change(draw.probs, values))
+        multiply(self._tree, self._positions(draw), factors)
+
+    def _positions(self, draw: Draw) -> np.ndarray:
+        if self._position_of is None:
+            return draw.indices
+        return self._position_of[draw.indices].astype(np.int64)
+
+    def _settings(self) -> dict[str, Any]:
+        return {**super()._settings(), "exploration": self.exploration, **self._feedback.settings()}
+
+    def _learned(self) -> dict[str, Any]:
+        return {"weights": torch.from_numpy(self.weights), "feedback": self._feedback.state_dict()}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        weights = _checks.vector("state['weights']", state["weights"], length=self.num_samples)
+        self._feedback.load_state_dict(state["feedback"])
+        self._set_weights(weights)
