@@ -18,11 +18,12 @@ def integer(name: str, value: Any, *, low: int | None = None, high: int | None =
     """Return `value` as an int, or raise unless it is an integer (not a bool) with low ≤ value ≤ high."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
         raise TypeError(f"`{name}` must be an integer, got {name}={value!r} of type {type(value).__name__}.")
-    if low is not None and value < low:
-        raise ValueError(f"`{name}` must be at least {low}, got {name}={value}.")
-    if high is not None and value > high:
-        raise ValueError(f"`{name}` must be at most {high}, got {name}={value}.")
-    return int(value)
+    number = int(value)
+    if low is not None and number < low:
+        raise ValueError(f"`{name}` must be at least {low}, got {name}={number}.")
+    if high is not None and number > high:
+        raise ValueError(f"`{name}` must be at most {high}, got {name}={number}.")
+    return number
 
 
 def real(

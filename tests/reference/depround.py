@@ -24,9 +24,7 @@ def textbook_distribution(probs: np.ndarray) -> dict[frozenset[int], float]:
             if i is None:
                 branches = [(1.0, (chosen, j, float(probs[j])))]
             else:
-                branches = [
-                    (c, _settle(chosen, (i, p), (j, q))) for c, (p, q) in pair_outcomes(mass, float(probs[j]))
-                ]
+                branches = [(c, _settle(chosen, (i, p), (j, q))) for c, (p, q) in pair_outcomes(mass, float(probs[j]))]
             for c, state in branches:
                 following[state] = following.get(state, 0.0) + c * chance
         states = following

@@ -56,7 +56,8 @@ class BaseSelection:
         self.generator.set_state(state["generator"])
 
     def _check_state(self, state: Any) -> None:
-        keys = [key for key in ("settings", "origin", "generator", *self._learned_keys)]
+        """Raise unless `state` can be taken over. A subclass adds checks of what it learned."""
+        keys = ("settings", "origin", "generator", *self._learned_keys)
         if not isinstance(state, dict) or not set(keys) <= set(state):
             got = f"the keys {', '.join(map(str, state))}" if isinstance(state, dict) else type(state).__name__
             raise ValueError(f"`state` must be a dict with the keys {', '.join(keys)}, got {got}.")
@@ -64,6 +65,9 @@ class BaseSelection:
             saved = state["settings"].get(name)
             if saved != value:
                 raise ValueError(f"`state` must be saved with {name}={value!r}, got {name}={saved!r}.")
+        for name in ("origin", "order_seed", "drawn"):
+            if name in state:
+                _checks.integer(f"state['{name}']", state[name], low=0)
         try:
             torch.Generator().set_state(state["generator"])
         except (RuntimeError, TypeError) as error:
@@ -80,5 +84,5 @@ class BaseSelection:
         raise NotImplementedError
 
     def _restore(self, state: dict[str, Any]) -> None:
-        """Take over what `_learned` returned, or raise before anything is changed."""
+        """Take over what `_learned` returned; it is checked already."""
         raise NotImplementedError

@@ -37,7 +37,7 @@ class Feedback(Protocol):
         ...
 
     def load_state_dict(self, state: dict[str, float]) -> None:
-        """Continue from `state`, or raise before anything is changed."""
+        """Continue from `state`."""
         ...
 
 
@@ -71,7 +71,7 @@ class NormBound:
 
     def load_state_dict(self, state: dict[str, float]) -> None:
         """Continue from `state`."""
-        self.value = float(state["largest_norm"])
+        self.value = state["largest_norm"]
 
 
 @jit
@@ -164,4 +164,4 @@ class ScaleFreeFeedback(NormBound):
 
     def load_state_dict(self, state: dict[str, float]) -> None:
         """Continue from `state`."""
-        self.mean, self.trust = float(state["mean"]), float(state["trust"])
+        self.mean, self.trust = state["mean"], state["trust"]

@@ -23,8 +23,8 @@ class CombinatorialBandit(WeightedSelection):
     """AdamCB's selection: K distinct samples a draw, each with exactly its inclusion probability (Algorithms 2, 3, 7).
 
     pᵢ = K((1 − γ) wᵢ/Σⱼwⱼ + γ/n), after the largest weights are capped so that no pᵢ exceeds 1; a capped sample has
-    pᵢ = 1 and is in every batch. DepRound draws the batch in O(K log n), in a random order of the samples that is redrawn
-    every epoch of floor(n/K) draws: which samples can meet in a batch depends on the order.
+    pᵢ = 1 and is in every batch. DepRound draws the batch in O(K log n), in a random order of the samples: which of them
+    can meet in a batch depends on the order, so it is redrawn every epoch of floor(n/K) draws.
 
     Args:
         num_samples: n, the size of the dataset.
@@ -82,7 +82,7 @@ class CombinatorialBandit(WeightedSelection):
         else:
             numbers = uniforms(2 * size, self.generator)
             draw_ordered(self._tree, self.num_samples, size, self.min_prob, numbers, positions, probs)
-        return self._new_draw(self._order[positions].astype(np.int64), probs)
+        return self._new_draw(self._samples_at(positions), probs)
 
     def _start_epoch(self, seed: int, weights: np.ndarray) -> None:
         self._order_seed, self._drawn = seed, 0
@@ -173,7 +173,7 @@ class ReplacementBandit(WeightedSelection):
     update.__doc__ = WeightedSelection.update.__doc__
 
     def inclusion_probs(self) -> np.ndarray:
-        """Return float64[n], the expected number of times that every sample is in the next batch; it sums to K. O(n)."""
+        """Return float64[n], how often every sample is expected in the next batch; it sums to K. O(n)."""
         slope, base = self._slope_and_base()
         return self.batch_size * (slope * self.weights + base)
 

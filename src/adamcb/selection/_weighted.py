@@ -66,6 +66,9 @@ class WeightedSelection(BaseSelection):
         factors = np.exp(self._feedback.log_change(draw.probs, values))
         multiply(self._tree, self._positions(draw), factors)
 
+    def _samples_at(self, positions: np.ndarray) -> np.ndarray:
+        return positions if self._order is None else self._order[positions].astype(np.int64)
+
     def _positions(self, draw: Draw) -> np.ndarray:
         if self._position_of is None:
             return draw.indices
@@ -77,7 +80,12 @@ class WeightedSelection(BaseSelection):
     def _learned(self) -> dict[str, Any]:
         return {"weights": torch.from_numpy(self.weights), "feedback": self._feedback.state_dict()}
 
+    def _check_state(self, state: Any) -> None:
+        super()._check_state(state)
+        _checks.vector("state['weights']", state["weights"], length=self.num_samples)
+        for name in self._feedback.state_dict():
+            _checks.real(f"state['feedback']['{name}']", state["feedback"].get(name), low=0.0)
+
     def _restore(self, state: dict[str, Any]) -> None:
-        weights = _checks.vector("state['weights']", state["weights"], length=self.num_samples)
         self._feedback.load_state_dict(state["feedback"])
-        self._set_weights(weights)
+        self._set_weights(state["weights"].numpy())
