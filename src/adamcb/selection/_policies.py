@@ -23,7 +23,7 @@ class CombinatorialBandit(WeightedSelection):
     """AdamCB's selection: K distinct samples a draw, each with exactly its inclusion probability (Algorithms 2, 3, 7).
 
     pᵢ = K((1 − γ) wᵢ/Σⱼwⱼ + γ/n), after the largest weights are capped so that no pᵢ exceeds 1; a capped sample has
-    pᵢ = 1 and is in every batch. DepRound draws the batch in O(K log n), in a random order of the samples: which of them
+    pᵢ = 1 and is in every batch. DepRound draws the batch in O(K log n), in a random order of the samples. Which of them
     can meet in a batch depends on the order, so it is redrawn every epoch of floor(n/K) draws.
 
     Args:
@@ -42,9 +42,12 @@ class CombinatorialBandit(WeightedSelection):
     Example:
         >>> bandit = CombinatorialBandit(1000, 4, generator=torch.Generator().manual_seed(0))
         >>> draw = bandit.draw()
-        >>> draw.indices
-        array([ 78, 431, 926, 846])
+        >>> len(set(draw.indices)), draw.probs
+        (4, array([0.004, 0.004, 0.004, 0.004]))
         >>> bandit.update(draw, norms=[0.1, 2.0, 0.3, 0.1])
+        >>> heaviest, lightest = bandit.weights[draw.indices[[1, 0]]]
+        >>> bool(lightest < heaviest < 1.0)
+        True
     """
 
     _learned_keys = (*WeightedSelection._learned_keys, "order_seed", "drawn")
@@ -129,8 +132,8 @@ class ReplacementBandit(WeightedSelection):
 
     Example:
         >>> bandit = ReplacementBandit(1000, 4, generator=torch.Generator().manual_seed(0))
-        >>> bandit.draw().indices
-        array([132, 307, 634, 490])
+        >>> bandit.draw().loss_weights
+        array([0.25, 0.25, 0.25, 0.25])
     """
 
     def __init__(
@@ -192,8 +195,10 @@ class UniformSelection(BaseSelection):
         generator: Where all random numbers come from. None: a new one, seeded from torch's global generator.
 
     Example:
-        >>> UniformSelection(10, 4, generator=torch.Generator().manual_seed(0)).draw().indices
-        array([9, 0, 8, 2])
+        >>> selection = UniformSelection(10, 4, generator=torch.Generator().manual_seed(0))
+        >>> epoch = [*selection.draw().indices, *selection.draw().indices]
+        >>> len(set(epoch))
+        8
     """
 
     _learned_keys = ("order_seed", "drawn")
