@@ -23,7 +23,7 @@ class CombinatorialBandit(WeightedSelection):
     """AdamCB's selection: K distinct samples a draw, each with exactly its inclusion probability (Algorithms 2, 3, 7).
 
     pᵢ = K((1 − γ) wᵢ/Σⱼwⱼ + γ/n), after the largest weights are capped so that no pᵢ exceeds 1; a capped sample has
-    pᵢ = 1 and is in every batch. DepRound draws the batch in O(K log n), in a random order of the samples. Which of them
+    pᵢ = 1 and is in every batch. DepRound draws the batch in O(K log n), in a random order of the samples. Which ones
     can meet in a batch depends on the order, so it is redrawn every epoch of floor(n/K) draws.
 
     Args:
