@@ -69,7 +69,7 @@ def load_cifar10(source: CifarSource, roots: Sequence[Path], *, download: bool =
         [source.archive],
         subfolder="",
         download=download,
-        hint=_pickle_hint(roots),
+        hint=_hint(roots, source),
     )
     batches = _read_folder(place, source) if place.is_dir() else _read_archive(place, source)
     note = _verify(place, batches, source)
@@ -94,12 +94,17 @@ def _find_place(root: Path, source: CifarSource) -> Path | None:
     return next((root / archive for archive in ARCHIVES if (root / archive).is_file()), None)
 
 
-def _pickle_hint(roots: Sequence[Path]) -> str:
-    for root in roots:
-        for name in (name for pickle in PICKLES for name in (pickle, f"cifar10/{pickle}")):
-            if (root / name).exists():
-                return f"{root / name} is the Python version, a pickle, which is never loaded: get the binary version."
-    return ""
+def _hint(roots: Sequence[Path], source: CifarSource) -> str:
+    """Return what to say if nothing is found: the other layout, a folder that lacks a batch, a pickle."""
+    lines = [f"The files {', '.join(source.sha256)} in a folder {FOLDERS[0]} do as well as the archive below."]
+    for folder in (root / name for root in roots for name in FOLDERS):
+        missing = [name for name in source.sha256 if not (folder / name).is_file()]
+        if 0 < len(missing) < len(source.sha256):
+            lines.append(f"{folder} lacks {', '.join(missing)}.")
+    for path in (root / folder / name for root in roots for folder in ("cifar10", "") for name in PICKLES):
+        if path.exists():
+            lines.append(f"{path} is the Python version, a pickle, which is never loaded.")
+    return "\n".join(lines)
 
 
 def _read_folder(folder: Path, source: CifarSource) -> dict[str, bytearray]:
@@ -114,25 +119,30 @@ def _read_archive(path: Path, source: CifarSource) -> dict[str, bytearray]:
     """Read the batches from a .tar.gz in one pass, bounded in memory, refusing members that have no business there."""
     # Room for the batches, the text files and the padding of tar.
     limit = (len(source.sha256) + 1) * source.batch_bytes + 2**20
-    batches: dict[str, bytearray] = {}
     with damage_named(path), path.open("rb") as plain:
         if plain.peek(2)[:2] != GZIP_MAGIC:
             raise DataFileError(f"{path} must be a gzip-compressed tar archive, got other first bytes.")
         with gzip.open(plain, "rb") as unpacked:
             bounded = cast(BinaryIO, BoundedReader(cast(BinaryIO, unpacked), limit, path))
             with tarfile.open(fileobj=bounded, mode="r|") as archive:
-                for member in archive:
-                    name = _member_name(path, member)
-                    if name in batches:
-                        raise DataFileError(f"{path} must hold {name} once, but it is there again: {member.name}.")
-                    if name in source.sha256 and (stream := archive.extractfile(member)) is not None:
-                        batches[name] = bytearray(stream.read(source.batch_bytes + 1))
+                batches = _read_members(path, archive, source)
             # tarfile stops at its end mark; what follows must be read for gzip to check its checksum.
             while bounded.read(2**20):
                 pass
     missing = [name for name in source.sha256 if name not in batches]
     if missing:
         raise DataFileError(f"{path} must hold {', '.join(source.sha256)}; it lacks {', '.join(missing)}.")
+    return batches
+
+
+def _read_members(path: Path, archive: tarfile.TarFile, source: CifarSource) -> dict[str, bytearray]:
+    batches: dict[str, bytearray] = {}
+    for member in archive:
+        name = _member_name(path, member)
+        if name in batches:
+            raise DataFileError(f"{path} must hold {name} once, but it is there again: {member.name}.")
+        if name in source.sha256 and (stream := archive.extractfile(member)) is not None:
+            batches[name] = bytearray(stream.read(source.batch_bytes + 1))
     return batches
 
 

@@ -78,10 +78,10 @@ def _split(
     listed: list[tuple[Path, int]], class_names: Sequence[str], folder: Path
 ) -> tuple[list[tuple[Path, int]], list[tuple[Path, int]]]:
     labels = torch.tensor([label for _, label in listed])
-    single = (torch.bincount(labels) < 2).nonzero().flatten().tolist()
-    if single:
+    counts = torch.bincount(labels)
+    if counts.min() < 2:
         raise DataFileError(
-            f"{folder / class_names[single[0]]} must hold at least two images, to split off a test set."
+            f"{folder / class_names[int(counts.argmin())]} must hold at least two images, to split off a test set."
         )
     chosen = set(stratified_subset(labels, TEST_SHARE, seed=SPLIT_SEED).tolist())
     train = [entry for index, entry in enumerate(listed) if index not in chosen]

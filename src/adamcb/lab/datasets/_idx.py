@@ -121,6 +121,7 @@ def load_idx(source: IdxSource, roots: Sequence[Path], *, download: bool = True)
         remote,
         subfolder=source.folders[0],
         download=download,
+        hint=_incomplete_hint(roots, source),
     )
     arrays = [_read_verified(path, file) for path, file in zip(paths, source.files, strict=True)]
     train_images, train_labels = _check_split(paths[0], arrays[0], paths[1], arrays[1], source)
@@ -164,6 +165,14 @@ def _find_files(root: Path, source: IdxSource) -> list[Path] | None:
         if len(paths) == len(source.files):
             return paths
     return None
+
+
+def _incomplete_hint(roots: Sequence[Path], source: IdxSource) -> str:
+    for folder in (root / name for root in roots for name in source.folders):
+        missing = [file.name for file in source.files if _find_file(folder, file.name) is None]
+        if 0 < len(missing) < len(source.files):
+            return f"{folder} lacks {', '.join(missing)}."
+    return ""
 
 
 def _find_file(folder: Path, name: str) -> Path | None:

@@ -90,5 +90,5 @@ def _missing(
     lines += [hint] if hint else []
     lines += ["Put these files", *(f"  {file.filename}   (from {file.url})" for file in remote), "into one of"]
     lines += [f"  {root / subfolder}" for root in roots]
-    lines += [f"or into {subfolder or 'a folder'} below a folder given as data_dir or in ${ENVIRONMENT_VARIABLE}."]
+    lines += [f"or name another folder as data_dir (--data-dir) or in ${ENVIRONMENT_VARIABLE}."]
     return "\n".join(lines)
