@@ -6,6 +6,9 @@ from pathlib import Path
 
 import pytest
 import torch
+
+from adamcb.lab.datasets import DataFileError
+from adamcb.lab.datasets._cifar import CIFAR10, load_cifar10
 from tests.lab.datafiles import (
     RECORD,
     cifar_source,
@@ -16,9 +19,6 @@ from tests.lab.datafiles import (
     tar_bytes,
     write_files,
 )
-
-from adamcb.lab.datasets import DataFileError
-from adamcb.lab.datasets._cifar import CIFAR10, load_cifar10
 
 ARCHIVE = "cifar-10-binary.tar.gz"
 BATCHES = small_cifar()

@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.lab.datafiles import idx_bytes, idx_source, pack, peak_memory_below, small_mnist, write_files
 
 from adamcb.lab.datasets import DataFileError
 from adamcb.lab.datasets._idx import MAX_BYTES, load_idx, read_idx
+from tests.lab.datafiles import idx_bytes, idx_source, pack, peak_memory_below, small_mnist, write_files
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
 
