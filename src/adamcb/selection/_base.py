@@ -33,6 +33,8 @@ class BaseSelection:
             raise TypeError(f"`draw` must be a Draw, got draw of type {type(draw).__name__}.")
         if draw.origin != self._origin:
             raise ValueError(f"`draw` must be a draw of this selection, got one of another: draw.origin={draw.origin}.")
+        if isinstance(norms, np.ndarray) and norms.shape == (self.batch_size,) and norms.dtype == np.float64:
+            return norms  # its values are checked where they are used
         return _checks.vector("norms", norms, length=self.batch_size)
 
     def state_dict(self) -> dict[str, Any]:

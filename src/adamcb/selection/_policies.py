@@ -14,7 +14,7 @@ from adamcb.selection._depround import draw_ordered, draw_with_replacement
 from adamcb.selection._draw import Draw
 from adamcb.selection._feedback import BanditFeedback, ScaleFreeFeedback
 from adamcb.selection._projection import project_to_floor
-from adamcb.selection._random import inverse, new_seed, permutation, uniforms
+from adamcb.selection._random import Uniforms, inverse, new_seed, permutation
 from adamcb.selection._tree import build_tree, take_out, total_weight
 from adamcb.selection._weighted import WeightedSelection
 
@@ -71,6 +71,7 @@ class CombinatorialBandit(WeightedSelection):
         else:
             # Both the rate Kγ/n and p_min = Kγ/n: the same number in two roles.
             self._feedback = BanditFeedback(self.min_prob, self.min_prob, max_norm, listing=feedback == "listing")
+        self._uniforms = Uniforms(2 * self.batch_size, self.generator)
         self._start_epoch(new_seed(self.generator), np.ones(self.num_samples))
 
     def draw(self) -> Draw:
@@ -83,8 +84,7 @@ class CombinatorialBandit(WeightedSelection):
         if size == self.num_samples:
             positions[:], probs[:] = np.arange(size), 1.0
         else:
-            numbers = uniforms(2 * size, self.generator)
-            draw_ordered(self._tree, self.num_samples, size, self.min_prob, numbers, positions, probs)
+            draw_ordered(self._tree, self.num_samples, size, self.min_prob, self._uniforms.take(), positions, probs)
         return self._new_draw(self._samples_at(positions), probs)
 
     def _start_epoch(self, seed: int, weights: np.ndarray) -> None:
@@ -154,13 +154,13 @@ class ReplacementBandit(WeightedSelection):
         # A draw's probs are K p, so the smallest of them is K p_min.
         floor = self.batch_size * self.min_prob
         self._feedback = BanditFeedback(self.bandit_lr, floor, max_norm, keep_capped=False)
+        self._uniforms = Uniforms(self.batch_size, self.generator)
         self._tree = build_tree(np.ones(self.num_samples))
 
     def draw(self) -> Draw:
         """Choose K samples, one of them possibly several times. O(K log n)."""
         positions, probs = np.empty(self.batch_size, dtype=np.int64), np.empty(self.batch_size)
-        numbers = uniforms(self.batch_size, self.generator)
-        draw_with_replacement(self._tree, *self._slope_and_base(), numbers, positions, probs)
+        draw_with_replacement(self._tree, *self._slope_and_base(), self._uniforms.take(), positions, probs)
         return self._new_draw(positions, self.batch_size * probs)
 
     def _slope_and_base(self) -> tuple[float, float]:
@@ -222,7 +222,7 @@ class UniformSelection(BaseSelection):
 
     def update(self, draw: Draw, norms: Any) -> None:
         """Check `draw` and `norms` as every selection does; there is nothing to learn."""
-        self._check_feedback(draw, norms)
+        _checks.vector("norms", self._check_feedback(draw, norms))
 
     def inclusion_probs(self) -> np.ndarray:
         """Return float64[n], K/n for every sample, whatever was drawn before in this epoch."""
