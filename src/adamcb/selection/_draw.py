@@ -20,7 +20,7 @@ class Draw:
         probs: float64[K]. The expected number of times each of these samples occurs in such a batch: for draws without
             replacement the inclusion probability, in (0, 1]; with replacement K times the selection probability.
         loss_weights: float64[K], 1/(n·probs). Σⱼ loss_weights[j]·x[indices[j]] has expectation mean(x): the
-            Horvitz–Thompson estimate (Eq. (8) of the paper, without its surplus factor 1/K).
+            Horvitz–Thompson estimate (Eq. (7) of the paper, without its surplus factor 1/K).
         origin: Names the selection that drew it.
     """
 
