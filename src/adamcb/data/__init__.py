@@ -1,0 +1,9 @@
+"""Loading the batches that a selection chooses, each with its draw: indices and probabilities of draw time.
+
+Draws are made in the main process; workers get indices and nothing else. Nothing here knows models.
+"""
+
+from adamcb.data._batch import SelectedBatch
+from adamcb.data._loader import BanditLoader
+
+__all__ = ["BanditLoader", "SelectedBatch"]

@@ -1,0 +1,166 @@
+"""The draws on their way: made ahead of training for the workers, kept until their batch is handed out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+
+from adamcb import _checks
+from adamcb.data._fetch import Order
+from adamcb.selection import Draw, Selection
+
+_KEYS = ("num_samples", "batch_size", "seed", "position", "in_epoch", "next_number", "pending")
+_ARRAYS = ("indices", "probs", "loss_weights")
+
+
+class DrawSampler:
+    """The batch sampler of a `BanditLoader`: draws when `DataLoader` asks, and remembers each draw by its number.
+
+    Integrations look for `sampler`, `set_epoch`, `generator` and `batch_size` here, as in torch's `BatchSampler`.
+
+    Attributes:
+        pending: The draws made but not handed out yet, by number, oldest first.
+        position: How many batches of this epoch were handed out.
+    """
+
+    drop_last = True
+
+    def __init__(self, selection: Selection, seed: int) -> None:
+        self.selection = selection
+        self.batch_size = selection.batch_size
+        self.seed = seed
+        self.pending: dict[int, Draw] = {}
+        self.position = 0
+        self._next_number = 0
+        self._in_epoch = False
+        self._resumed = False
+        self._visit = 0
+
+    @property
+    def sampler(self) -> DrawSampler:
+        """This object: it chooses samples and batches at once."""
+        return self
+
+    @property
+    def generator(self) -> torch.Generator | None:
+        """The selection's generator, if it has one."""
+        return getattr(self.selection, "generator", None)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Do nothing: the selection goes on from its own state, so epochs differ by themselves."""
+
+    def __len__(self) -> int:
+        return self.selection.num_samples // self.batch_size
+
+    def __iter__(self) -> Iterator[Order]:
+        """Give out the pending draws, then draw until the epoch is complete."""
+        for number, draw in list(self.pending.items()):
+            yield number, self.seed, draw.indices
+        # Handing out a batch moves a draw from `pending` to `position`: the sum counts the draws of the epoch.
+        while self.position + len(self.pending) < len(self):
+            number, draw = self._next_number, self.selection.draw()
+            if len(draw.indices) != self.batch_size:
+                raise ValueError(
+                    f"`selection` must draw batch_size={self.batch_size} samples, got {len(draw.indices)} from "
+                    f"{type(self.selection).__name__}.draw()."
+                )
+            self._next_number += 1
+            self.pending[number] = draw
+            yield number, self.seed, draw.indices
+
+    def begin(self) -> int:
+        """Start an epoch, or go on with the one that was loaded; return the number of this visit."""
+        if not self._resumed:
+            self.position = 0
+        self._in_epoch, self._resumed = True, False
+        self._visit += 1
+        return self._visit
+
+    def check_visit(self, visit: int) -> None:
+        """Raise if another iterator was started since, or a state loaded."""
+        if visit != self._visit:
+            raise RuntimeError(
+                "This iterator has ended: a newer one was started on its BanditLoader, or a state loaded."
+            )
+
+    def hand_out(self, number: int) -> Draw:
+        """Return the draw of the batch that is now given to the training loop."""
+        self.position += 1
+        return self.pending.pop(number)
+
+    def finish(self) -> None:
+        """End the epoch. Draws still pending now are those whose batch could not be loaded."""
+        self.pending.clear()
+        self.position, self._in_epoch = 0, False
+
+    def worker_seed(self) -> int:
+        """Return what the workers' base seed is made from: the same at the same position of a resumed run."""
+        return int(np.random.SeedSequence((self.seed, self._next_number, 1)).generate_state(1, np.uint64)[0])
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position in the epoch and the pending draws, as tensors and plain values. O(K)."""
+        return {
+            "num_samples": self.selection.num_samples,
+            "batch_size": self.batch_size,
+            "seed": self.seed,
+            "position": self.position,
+            "in_epoch": self._in_epoch,
+            "next_number": self._next_number,
+            "pending": [_pack(number, draw) for number, draw in self.pending.items()],
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Make the next `begin` go on where `state` was saved; an error leaves everything as it was."""
+        pending = self._check_state(state)
+        self.pending = pending
+        self.seed, self.position, self._next_number = state["seed"], state["position"], state["next_number"]
+        self._in_epoch = self._resumed = state["in_epoch"]
+        self._visit += 1
+
+    def _check_state(self, state: Any) -> dict[int, Draw]:
+        """Return the pending draws of `state`, or raise."""
+        if not isinstance(state, dict) or not set(_KEYS) <= set(state):
+            got = f"the keys {', '.join(map(str, state))}" if isinstance(state, dict) else type(state).__name__
+            raise ValueError(f"`state` must be a dict with the keys {', '.join(_KEYS)}, got {got}.")
+        for name, value in (("num_samples", self.selection.num_samples), ("batch_size", self.batch_size)):
+            if state[name] != value:
+                raise ValueError(f"`state` must be saved with {name}={value}, got {name}={state[name]!r}.")
+        _checks.integer("state['seed']", state["seed"], low=0)
+        _checks.integer("state['next_number']", state["next_number"], low=0)
+        position = _checks.integer("state['position']", state["position"], low=0, high=len(self))
+        if not isinstance(state["in_epoch"], bool):
+            raise TypeError(f"`state['in_epoch']` must be a bool, got {state['in_epoch']!r}.")
+        if not isinstance(state["pending"], (list, tuple)):
+            raise TypeError(f"`state['pending']` must be a list, got {type(state['pending']).__name__}.")
+        pending = dict(_unpack(entry, self.selection.num_samples, self.batch_size) for entry in state["pending"])
+        if position + len(pending) > len(self):
+            raise ValueError(
+                f"`state` must hold at most {len(self)} batches of an epoch, got position={position} and "
+                f"{len(pending)} pending."
+            )
+        return pending
+
+
+def _pack(number: int, draw: Draw) -> dict[str, Any]:
+    # Copies: a state must not change when what it was taken from does.
+    arrays = {name: torch.from_numpy(getattr(draw, name).copy()) for name in _ARRAYS}
+    return {"number": number, "origin": draw.origin, **arrays}
+
+
+def _unpack(entry: Any, num_samples: int, batch_size: int) -> tuple[int, Draw]:
+    keys = ("number", "origin", *_ARRAYS)
+    if not isinstance(entry, dict) or not set(keys) <= set(entry):
+        raise ValueError(f"`state['pending']` must hold dicts with the keys {', '.join(keys)}.")
+    number = _checks.integer("state['pending']['number']", entry["number"], low=0)
+    origin = _checks.integer("state['pending']['origin']", entry["origin"])
+    indices, probs, loss_weights = (
+        _checks.vector(f"state['pending']['{name}']", entry[name], length=batch_size) for name in _ARRAYS
+    )
+    if indices.max() >= num_samples:
+        raise ValueError(
+            f"`state['pending']['indices']` must be below num_samples={num_samples}, got {int(indices.max())}."
+        )
+    return number, Draw(indices.astype(np.int64), probs.copy(), loss_weights.copy(), origin)

@@ -1,0 +1,190 @@
+"""A DataLoader whose batches a selection chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, cast
+
+import torch
+from torch.utils.data import DataLoader, IterableDataset, default_collate
+
+from adamcb import _checks
+from adamcb.data._batch import SelectedBatch
+from adamcb.data._draws import DrawSampler
+from adamcb.data._fetch import Fetcher, as_fetched, collate
+from adamcb.selection import Selection
+
+
+class BanditLoader:
+    """Loads the batches that `selection` draws; every batch brings its draw along as a `SelectedBatch`.
+
+    An epoch has floor(n/K) batches of exactly K samples. The draws are made in the main process. Workers get indices
+    only, and each batch meets its own draw again whatever the number of workers and the order in which they finish.
+    With workers, `DataLoader` asks for `prefetch_factor`·`num_workers` batches ahead of training. Such draws know
+    nothing of the feedback that comes in between, and keep the probabilities of their own time.
+
+    A `TensorDataset`, also below a `Subset`, is read by one gather a batch, and a dataset with `__getitems__` by one
+    call. The dataset is never changed. It is no subclass of `DataLoader`, so that frameworks do not rebuild it with a
+    sampler of their own.
+
+    **Epochs.** Every `iter(loader)` starts a new epoch and ends any iterator started before. If a loop was left early,
+    draws that were made ahead are not lost: they are the first batches of the new epoch.
+
+    **Resuming.** `state_dict` holds the position in the epoch and the draws made ahead, not the selection's weights:
+    save `selection.state_dict()` at the same moment. After `load_state_dict` the next `iter(loader)` goes on in the
+    middle of the epoch (if the state was saved during an epoch's last batch, there is nothing left of it, and the loop
+    ends at once). With the same `num_workers` and `prefetch_factor`, and `in_order=True`, draws and updates interleave
+    exactly as in an undisturbed run.
+
+    **Random transforms.** In a worker, the generators of torch, NumPy and `random` are seeded for every batch, from
+    `seed` and the draw's number. So a draw's transforms are the same whichever worker loads it, and in a resumed run.
+    What a `worker_init_fn` seeds in these three is overridden; generators that the dataset keeps itself are neither
+    touched nor saved. Without workers, transforms use the global generators of the main process, never seeded here.
+
+    Args:
+        dataset: A map-style dataset of n samples: `__len__` and `__getitem__`, optionally `__getitems__`.
+        selection: Chooses the batches; its `num_samples` must be n.
+        num_workers: How many processes load; 0: the main process.
+        collate_fn: Merges a list of samples into a batch. None: torch's `default_collate`, and for samples that are
+            dataclasses the same field by field.
+        pin_memory: Copy batches into pinned memory.
+        timeout: Seconds to wait for a worker; 0: for ever.
+        worker_init_fn: Called in each worker with its number.
+        multiprocessing_context: How workers are started, for instance "spawn".
+        prefetch_factor: Batches that each worker loads ahead. None: 2 with workers.
+        persistent_workers: Keep the workers from epoch to epoch.
+        pin_memory_device: As in `DataLoader`; recent torch ignores it.
+        in_order: False: hand out batches as they are ready. Resuming is not exact then.
+        seed: For random transforms in the workers.
+
+    Raises:
+        TypeError: If `dataset` is not map-style or `selection` is no selection.
+        ValueError: If `dataset` is empty or has another length than `selection.num_samples`.
+
+    Example:
+        >>> from adamcb.selection import CombinatorialBandit
+        >>> dataset = torch.utils.data.TensorDataset(torch.arange(10.0), torch.arange(10) % 2)
+        >>> loader = BanditLoader(dataset, CombinatorialBandit(10, 4))
+        >>> len(loader)
+        2
+        >>> for batch in loader:
+        ...     x, y = batch
+        ...     assert x.tolist() == batch.draw.indices.tolist()
+    """
+
+    drop_last = True
+
+    def __init__(
+        self,
+        dataset: Any,
+        selection: Selection,
+        *,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        pin_memory: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        multiprocessing_context: Any = None,
+        prefetch_factor: int | None = None,
+        persistent_workers: bool = False,
+        pin_memory_device: str = "",
+        in_order: bool = True,
+        seed: int = 0,
+    ) -> None:
+        _check_dataset(dataset, selection)
+        self.dataset, self.selection = dataset, selection
+        self.batch_size = selection.batch_size
+        self.num_workers = _checks.integer("num_workers", num_workers, low=0)
+        self.collate_fn = collate if collate_fn is None or collate_fn is default_collate else collate_fn
+        self.pin_memory, self.persistent_workers, self.in_order = pin_memory, persistent_workers, in_order
+        if num_workers == 0 and timeout != 0:
+            raise ValueError(f"`timeout` must be 0 without workers, got timeout={timeout}.")
+        self.batch_sampler = DrawSampler(selection, _checks.integer("seed", seed, low=0))
+        self.sampler = self.batch_sampler.sampler
+        self._fetcher = Fetcher(dataset, None if self.collate_fn is collate else collate_fn)
+        # Without a generator of its own, DataLoader would take a number from the global one every epoch.
+        self._base_seeds = torch.Generator()
+        options: dict[str, Any] = dict(
+            batch_sampler=self.batch_sampler,
+            num_workers=num_workers,
+            collate_fn=as_fetched,
+            pin_memory=pin_memory,
+            timeout=timeout,
+            worker_init_fn=worker_init_fn,
+            multiprocessing_context=multiprocessing_context,
+            generator=self._base_seeds,
+            prefetch_factor=prefetch_factor,
+            persistent_workers=persistent_workers,
+            in_order=in_order,
+        )
+        if pin_memory_device:  # Deprecated in torch: named only if wanted.
+            options["pin_memory_device"] = pin_memory_device
+        self._loader: DataLoader[Any] = DataLoader(cast(Any, self._fetcher), **options)
+        self.prefetch_factor = self._loader.prefetch_factor
+
+    def __len__(self) -> int:
+        return len(self.batch_sampler)
+
+    def __iter__(self) -> Iterator[SelectedBatch]:
+        visit = self.batch_sampler.begin()
+        if self.num_workers == 0 and not self.pin_memory:
+            # The same as DataLoader does, without its cost of several times a small batch.
+            return _Batches(self.batch_sampler, visit, map(self._fetcher.__getitems__, self.batch_sampler))
+        self._base_seeds.manual_seed(self.batch_sampler.worker_seed())
+        return _Batches(self.batch_sampler, visit, iter(self._loader))
+
+    def set_epoch(self, epoch: int) -> None:
+        """Do nothing: the selection goes on from its own state, so epochs differ by themselves."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position in the epoch and the draws made ahead, as tensors and plain values. O(K), not O(n)."""
+        return self.batch_sampler.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Make the next `iter(loader)` go on where `state` was saved. Ends any iterator started before.
+
+        Raises:
+            ValueError: If `state` is of another dataset or batch size, or not such a state. Nothing is changed then.
+        """
+        self.batch_sampler.load_state_dict(state)
+
+
+class _Batches:
+    """Iterates over the rest of an epoch."""
+
+    def __init__(self, draws: DrawSampler, visit: int, loaded: Iterator[tuple[int, Any]]) -> None:
+        self._draws, self._visit = draws, visit
+        self._loaded: Iterator[tuple[int, Any]] | None = loaded
+
+    def __iter__(self) -> _Batches:
+        return self
+
+    def __next__(self) -> SelectedBatch:
+        if self._loaded is None:
+            raise StopIteration
+        self._draws.check_visit(self._visit)
+        try:
+            number, data = next(self._loaded)
+        except StopIteration:
+            self._loaded = None
+            self._draws.finish()
+            raise
+        return SelectedBatch(data, self._draws.hand_out(number))
+
+
+def _check_dataset(dataset: Any, selection: Any) -> None:
+    if not isinstance(selection, Selection):
+        raise TypeError(f"`selection` must be a Selection, got selection of type {type(selection).__name__}.")
+    kind = type(dataset).__name__
+    if isinstance(dataset, IterableDataset):
+        raise TypeError(
+            f"`dataset` must be map-style, got an IterableDataset of type {kind}. Samples can only be chosen from a "
+            "dataset with `__getitem__` and `__len__`."
+        )
+    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
+        raise TypeError(f"`dataset` must have `__getitem__` and `__len__`, got dataset of type {kind}.")
+    length = len(dataset)
+    if length == 0:
+        raise ValueError("`dataset` must not be empty, got len(dataset)=0.")
+    if length != selection.num_samples:
+        raise ValueError(f"`dataset` must have selection.num_samples={selection.num_samples} samples, got {length}.")
