@@ -214,7 +214,8 @@ def test_fused_is_right_for_every_memory_layout(kind, generator):
     base = torch.randn(4, 3, 2, 2, generator=generator, dtype=torch.float64)
     grad = torch.randn(2, 3, 2, 2, generator=generator, dtype=torch.float64)
     results = []
-    for options in ({"foreach": False}, {"fused": True}):
+    implementations: list[dict[str, Any]] = [{"foreach": False}, {"fused": True}]
+    for options in implementations:
         memory = base.clone()
         values = memory[::2] if kind == "slice" else memory[:2].to(memory_format=torch.channels_last)
         param = torch.nn.Parameter(values)

@@ -119,8 +119,8 @@ def test_hooks_run_around_step_and_state():
     optimizer.register_load_state_dict_post_hook(lambda *_: seen.append("after loading"))
     train(model, optimizer, range(1))
     optimizer.load_state_dict(optimizer.state_dict())
-    whats = ("step", "saving", "loading")
-    assert seen == [f"{when} {what}" for what in whats for when in ("before", "after")]
+    topics = ("step", "saving", "loading")
+    assert seen == [f"{when} {what}" for what in topics for when in ("before", "after")]
 
 
 @pytest.mark.parametrize("options", [{"foreach": False}, {"foreach": True}, {"fused": True}], ids=str)
@@ -229,8 +229,9 @@ def test_other_bad_arguments_are_refused():
 
 @pytest.mark.parametrize("option", ["foreach", "capturable", "differentiable"])
 def test_what_fused_excludes_is_said(option):
+    options: dict[str, Any] = {"fused": True, option: True}
     with pytest.raises(RuntimeError, match=f"`fused` and `{option}` cannot be `True` together: "):
-        AdamX([torch.zeros(2, requires_grad=True)], fused=True, **{option: True})
+        AdamX([torch.zeros(2, requires_grad=True)], **options)
 
 
 def test_fused_refuses_complex_parameters():

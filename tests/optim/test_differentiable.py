@@ -1,10 +1,12 @@
 """Autograd runs through AdamX, and torch.compile through its step."""
 
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from adamcb.optim import AdamX
 
@@ -15,7 +17,7 @@ OPTIONS: list[dict[str, Any]] = [
 ]
 
 
-def steps(param: Tensor, first: Tensor, second: Tensor, lr: Tensor, options: dict[str, Any]) -> Tensor:
+def steps(options: dict[str, Any], param: Tensor, first: Tensor, second: Tensor, lr: Tensor) -> Tensor:
     param = param.clone()
     param.retain_grad()
     optimizer = AdamX([param], lr=lr, differentiable=True, **options)
@@ -29,9 +31,11 @@ def steps(param: Tensor, first: Tensor, second: Tensor, lr: Tensor, options: dic
 def test_gradients_through_three_steps_are_right(options, generator):
     tensors = [torch.randn(3, generator=generator, dtype=torch.float64).requires_grad_() for _ in range(3)]
     lr = torch.tensor(0.1, dtype=torch.float64, requires_grad=True)
-    assert torch.autograd.gradcheck(lambda *inputs: steps(*inputs, options), [*tensors, lr])
+    assert torch.autograd.gradcheck(partial(steps, options), [*tensors, lr])
 
 
+# The compiler imports parts of torch that warn.
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 @pytest.mark.parametrize("implementation", [{"foreach": False}, {"foreach": True}, {"fused": True}], ids=str)
 def test_a_compiled_step_does_what_the_step_does(implementation, generator):
     options: dict[str, Any] = {"beta1_decay": 0.9, "bias_correction": True, "weight_decay": 0.1, **implementation}
@@ -56,7 +60,7 @@ def test_the_capturable_step_never_reads_from_the_device():
     param.grad = torch.ones(3)
     optimizer.step()
 
-    class NoReading(torch.utils._python_dispatch.TorchDispatchMode):
+    class NoReading(TorchDispatchMode):
         def __torch_dispatch__(self, func, types, args=(), kwargs=None):
             assert func is not torch.ops.aten._local_scalar_dense.default, "a tensor was read as a number"
             return func(*args, **(kwargs or {}))

@@ -222,7 +222,7 @@ def _check(group: dict[str, Any]) -> None:
     if beta1 > math.sqrt(beta2):
         warnings.warn(
             f"The regret bound of AdamX needs β₁ ≤ √β₂: with betas={group['betas']} there is no guarantee.",
-            stacklevel=4,
+            stacklevel=3,
         )
 
 

@@ -110,7 +110,7 @@ def capturable_step(columns: Columns, steps: list[Tensor], group: Group) -> None
         _update(_columns([rows[i] for i in members]), c.per_tensor(len(members)), group)
 
 
-@torch.compiler.disable
+@torch.compiler.disable()
 def fused_step(
     columns: Columns, steps: list[Tensor], group: Group, grad_scale: Tensor | None, found_inf: Tensor | None
 ) -> None:
