@@ -26,7 +26,6 @@ MODELS = {
     "100 M": [(10_000, 1536), *WIDE * 3, (10, 1536), (10,)],
 }
 IMPLEMENTATIONS = {
-    "default": {},
     "for-loop": {"foreach": False},
     "foreach": {"foreach": True},
     "fused": {"fused": True},

@@ -75,8 +75,10 @@ def _growth(step: Any, expm1: Callable, beta1: float, decay: float, dtype: torch
     if not isinstance(step, Tensor) and step % interval:
         return None
     n, log = step - 1 - interval, math.log(decay)
-    before = expm1((abs(n) + n) / 2 * log)  # λˢ⁻¹ − 1, where s is at least 1
-    x = beta1 * (before - expm1((step - 1) * log)) / ((1 - beta1) - beta1 * before)  # (1 − β₁,t) / (1 − β₁,s) − 1
+    n = (abs(n) + n) / 2  # s − 1, with s at least 1
+    before = expm1(n * log)
+    # (1 − β₁,t) / (1 − β₁,s) − 1 = β₁,s (1 − λᵗ⁻ˢ) / (1 − β₁,s)
+    x = -beta1 * (1 + before) * expm1((step - 1 - n) * log) / ((1 - beta1) - beta1 * before)
     return x * (2 + x) * (step % interval == 0)
 
 
