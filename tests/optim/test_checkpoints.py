@@ -36,10 +36,10 @@ def copy_of(model: nn.Module) -> nn.Module:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_a_run_resumed_at_any_step_ends_the_same(options, dtype):
     for moment in (0, 1, 7, 8):
-        model = small_model()
+        model = small_model().to(dtype)
         optimizer = AdamX(model.parameters(), **options)
         train(model, optimizer, range(moment))
-        resumed = copy_of(model)
+        resumed = copy_of(model).to(dtype)
         resumed_optimizer = AdamX(resumed.parameters(), lr=123.0)
         resumed_optimizer.load_state_dict(through_a_file(optimizer.state_dict()))
         train(model, optimizer, range(moment, 12))
@@ -79,6 +79,7 @@ def test_an_adam_checkpoint_starts_the_maximum_at_its_second_moment():
     train(model, adam, range(5))
     optimizer = AdamX(model.parameters())
     optimizer.load_state_dict(adam.state_dict())
+    assert optimizer.param_groups[0]["amsgrad"]
     for param in model.parameters():
         state = optimizer.state[param]
         assert state["max_exp_avg_sq"].equal(adam.state[param]["exp_avg_sq"])

@@ -23,7 +23,7 @@ def small_model() -> nn.Sequential:
 
 def loss_of(model: nn.Module, t: int = 0) -> torch.Tensor:
     inputs = torch.arange(12, dtype=torch.float64).reshape(4, 3).add(t).sin()
-    return model(inputs).square().mean()
+    return model(inputs.to(next(model.parameters()).dtype)).square().mean()
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> None:
@@ -123,10 +123,13 @@ def test_hooks_run_around_step_and_state():
     assert seen == [f"{when} {what}" for what in topics for when in ("before", "after")]
 
 
-@pytest.mark.parametrize("options", [{"foreach": False}, {"foreach": True}, {"fused": True}], ids=str)
-def test_grad_scaler_unscales_and_skips_infinite_gradients(options):
+@pytest.mark.parametrize("first", [{"foreach": False}, {"foreach": True}, {"fused": True}], ids=str)
+@pytest.mark.parametrize("second", [{"foreach": False}, {"fused": True}], ids=str)
+def test_grad_scaler_unscales_and_skips_infinite_gradients(first, second):
     model, expected = small_model(), small_model()
-    optimizer, plain = AdamX(model.parameters(), **options), AdamX(expected.parameters())
+    groups = [{"params": model[0].parameters(), **first}, {"params": model[2].parameters(), **second}]
+    optimizer, plain = AdamX(groups), AdamX(expected.parameters())
+    assert optimizer._step_supports_amp_scaling == ("fused" in first and "fused" in second)
     scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
     for t in range(4):
         optimizer.zero_grad()

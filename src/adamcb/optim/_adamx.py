@@ -120,8 +120,11 @@ class AdamX(Optimizer):
         }
         _check(defaults)
         super().__init__(params, defaults)
-        # GradScaler then leaves `grad_scale` and `found_inf` on the optimizer instead of unscaling the gradients.
-        self._step_supports_amp_scaling = bool(fused)
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        # If so, GradScaler does not unscale the gradients but leaves `grad_scale` and `found_inf` here.
+        return all(group["fused"] for group in self.param_groups)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group, as every torch optimizer does, once its own settings have passed the constructor's checks."""
@@ -133,7 +136,6 @@ class AdamX(Optimizer):
         # When a checkpoint is loaded, these are the groups as they were constructed.
         constructed = self.__dict__.get("param_groups", [])
         super().__setstate__(state)
-        self._step_supports_amp_scaling = any(group.get("fused") for group in self.param_groups)
         for group, own in itertools.zip_longest(self.param_groups, constructed, fillvalue={}):
             if group.get("weight_decay") and not group.get("decoupled_weight_decay", True):
                 warnings.warn(

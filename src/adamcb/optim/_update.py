@@ -1,6 +1,6 @@
 """The arithmetic of an AdamX step, on lists of tensors.
 
-One rule, `_update`, serves every implementation: the for-loop gives it one parameter at a time, foreach a list of
+One rule, `_update`, serves every implementation: the for-loop gives it one parameter at a time, foreach lists of
 them. The fused implementation hands the same numbers to torch's own kernel.
 
 A coefficient is one float for all tensors of a list, or (`capturable`, `differentiable`, torch.compile) a list with
@@ -27,6 +27,9 @@ Group: TypeAlias = dict[str, Any]
 # v̂ grows once this many units in its last place have come together. In float32 with the default λ, where a single step
 # adds 1.5 of them, most of the growth would be lost or doubled by rounding, and a pass over memory spent on it.
 _UNITS = 8
+
+# Elements of the parameters that foreach takes together on the CPU; much more would not stay in its cache.
+_CACHED = 1 << 16
 
 
 class Coefficients(NamedTuple):
@@ -92,7 +95,7 @@ def plain_step(columns: Columns, steps: list[Tensor], group: Group) -> None:
     in_lists = _in_lists(columns[0], group)
     for step, rows in _by_step(columns, steps):
         c = coefficients(step, lr, rows[0][0].dtype, group)
-        for together in [rows] if in_lists else [[row] for row in rows]:
+        for together in _lists(rows) if in_lists else [[row] for row in rows]:
             _update(_columns(together), c, group)
 
 
@@ -106,7 +109,7 @@ def capturable_step(columns: Columns, steps: list[Tensor], group: Group) -> None
     rows = _rows(columns)
     for members in alike.values():
         counts = torch.stack([steps[i] for i in members])
-        # MPS has no float64. The coefficients are computed without cancellation, so float32 will do there.
+        # MPS has no float64. Nothing below cancels, so that float32 will do there.
         counts = counts.to(torch.float32 if counts.device.type == "mps" else torch.float64)
         c = coefficients(counts, group["lr"], rows[members[0]][0].dtype, group)
         _update(_columns([rows[i] for i in members]), c.per_tensor(len(members)), group)
@@ -202,6 +205,20 @@ def _in_lists(params: list[Tensor], group: Group) -> bool:
     if group["foreach"] is None and group["fused"] is None:
         return _default_to_fused_or_foreach(params, group["differentiable"], use_fused=False)[1]
     return bool(group["foreach"])
+
+
+def _lists(rows: list[Row]) -> list[list[Row]]:
+    """Return `rows` as one list, or on the CPU, where foreach is a loop like any other, as lists that fit the cache."""
+    if not rows[0][0].is_cpu:
+        return [rows]
+    lists, size = [[rows[0]]], rows[0][0].numel()
+    for row in rows[1:]:
+        size += row[0].numel()
+        if size > _CACHED:
+            lists.append([])
+            size = row[0].numel()
+        lists[-1].append(row)
+    return lists
 
 
 def _by_step(columns: Columns, steps: list[Tensor]) -> Iterable[tuple[float, list[Row]]]:
