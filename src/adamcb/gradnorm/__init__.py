@@ -1,0 +1,1 @@
+from adamcb.gradnorm._engine import PerSampleNorms as PerSampleNorms

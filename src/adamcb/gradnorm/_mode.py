@@ -1,0 +1,192 @@
+"""Watches the operations of one forward pass and attaches a rule to each that uses a parameter.
+
+Nothing is left on modules or parameters: rules hang on the graph of this forward pass and go with it.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+from torch.overrides import TorchFunctionMode
+
+from adamcb.gradnorm import _rules
+from adamcb.gradnorm._call import Call
+from adamcb.gradnorm._factors import accurate, squares
+from adamcb.gradnorm._layout import Batch, follow, split
+from adamcb.gradnorm._opening import OPENINGS
+from adamcb.gradnorm._record import Origin, Pass, Use
+
+_EXPANSIONS = {"expand", "expand_as", "broadcast_to", "repeat"}
+_TRANSPOSES = {"t", "T", "mT", "transpose", "permute", "swapaxes", "swapdims"}
+
+
+class Tracer(TorchFunctionMode):
+    """Follows the batch through one forward pass.
+
+    Args:
+        record: Where the norms go.
+        exact: Whether all parameters count, or only the gradient at the last layer's result.
+    """
+
+    def __init__(self, record: Pass, *, exact: bool) -> None:
+        super().__init__()
+        self.record = record
+        self._exact = exact
+        self._marks: dict[int, tuple[weakref.ref, Any]] = {}
+        self._operations = 0
+        self._last: Any = None
+
+    def mark_inputs(self, inputs: Any) -> None:
+        """Take the first dimension of every input tensor as its batch."""
+        for tensor in tensors_in(inputs):
+            if tensor.dim() and not isinstance(tensor, Parameter):
+                self.mark(tensor, Batch(0, tensor.shape[0]))
+
+    def mark(self, tensor: Tensor, mark: Any) -> None:
+        """Note what is known of a tensor, for as long as it lives."""
+        self._marks[id(tensor)] = (weakref.ref(tensor), mark)
+
+    def mark_of(self, tensor: Tensor) -> Any:
+        """Return a `Batch`, an `Origin` or None."""
+        if isinstance(tensor, Parameter):
+            return Origin((tensor,)) if tensor.requires_grad else None
+        found = self._marks.get(id(tensor))
+        return found[1] if found is not None and found[0]() is tensor else None
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        name = func.__name__ if func.__name__ != "__get__" else func.__self__.__name__
+        if self._exact and name in OPENINGS:
+            with self:
+                return OPENINGS[name](self.mark, func, *args, **kwargs)
+        marks = {}
+        for tensor in tensors_in((args, kwargs) if kwargs else args):
+            mark = self.mark_of(tensor)
+            if mark is not None:
+                marks[id(tensor)] = mark
+        kinds = {type(mark) for mark in marks.values()}
+        if len(kinds) == 2:
+            return self._meet(Call(name, func, args, kwargs, marks))
+        out = func(*args, **kwargs)
+        if marks and isinstance(out, (Tensor, tuple, list)):
+            mark = self._mark_results if Batch in kinds else self._mark_made
+            mark(Call(name, func, args, kwargs, marks), out)
+        return out
+
+    def _mark_results(self, call: Call, out: Any) -> None:
+        """Say where the samples are in the results of an operation on the batch."""
+        results = [result for result in tensors_in(out)]
+        if not results:
+            return
+        sources = [(t, call.batch(t)) for t in tensors_in((call.args, call.kwargs)) if call.batch(t) is not None]
+        # What an operation knew for certain goes first, then the argument that spans the result's dimensions.
+        sources.sort(key=lambda pair: (pair[1].dim < 0, not pair[1].sure, -pair[0].dim()))
+        for result in results:
+            marks = (follow(call.name, call.func, call.args, call.kwargs, *pair, result) for pair in sources)
+            self.mark(result, next((mark for mark in marks if mark.dim >= 0), Batch(-1, sources[0][1].size)))
+
+    def _mark_made(self, call: Call, out: Any) -> None:
+        """Remember that a tensor was made of parameters alone."""
+        leaves, source = call.leaves(), call.args[0] if call.args else None
+        for result in tensors_in(out):
+            if result.requires_grad and not isinstance(result, Parameter):
+                swapped = call.name in _TRANSPOSES and isinstance(source, Parameter) and source.dim() == 2
+                swapped = swapped and result.stride() != source.stride()
+                expanded = call.name in _EXPANSIONS and _broadcasts(source, result)
+                self.mark(result, Origin(leaves, source if swapped else None, source if expanded else None))
+
+    def _meet(self, call: Call) -> Any:
+        """Run an operation in which parameters meet the batch, with its rule attached."""
+        self.record.count(call.leaves())
+        uses: list[Use] = []
+        if torch.is_grad_enabled() and self._exact:
+            uses = _rules.uses_of(call)
+        forming = next((use for use in uses if use.forms), None)
+        out = self._run(call, forming)
+        self._mark_results(call, out)
+        if torch.is_grad_enabled() and isinstance(out, Tensor) and out.requires_grad:
+            mark = self.mark_of(out)
+            call.out = mark if isinstance(mark, Batch) else call.out
+            self._attach(call, [use for use in uses if use is not forming], out)
+        return out
+
+    def _run(self, call: Call, forming: Use | None) -> Any:
+        """Run the operation; a weight whose gradient will be supplied is detached, so that autograd skips it."""
+        if forming is None:
+            return call.func(*call.args, **call.kwargs)
+        swap = {id(forming.tensor): forming.tensor.detach()}
+        args = [swap.get(id(arg), arg) for arg in call.args]
+        kwargs = {key: swap.get(id(arg), arg) for key, arg in call.kwargs.items()}
+        self._operations += 1
+        fire = functools.partial(self._supply, call, forming, self._operations)
+        return _Tap.apply(call.func(*args, **kwargs), forming.tensor, fire, *forming.saved)
+
+    def _attach(self, call: Call, uses: list[Use], out: Tensor) -> None:
+        if call.out.dim < 0:
+            raise NotImplementedError(
+                f"`{call.name}` meets parameters after an operation that mixed the samples, so their gradients cannot "
+                f"be told apart; the result has shape {tuple(out.shape)}."
+            )
+        if not self._exact:
+            if self._last is not None:
+                self._last.remove()
+            self._last = out.register_hook(functools.partial(self._observe_last, call))
+        elif uses:
+            self._operations += 1
+            out.register_hook(functools.partial(self._observe, call, uses, self._operations))
+
+    def _observe(self, call: Call, uses: list[Use], operation: int, grad: Tensor) -> None:
+        self.record.begin(operation)
+        with torch.no_grad():
+            self.record.observe(uses, grad)
+
+    def _observe_last(self, call: Call, grad: Tensor) -> None:
+        self.record.begin(0)
+        self.record.add_squares(squares(accurate(split(grad.detach(), call.out))))
+
+    def _supply(self, call: Call, use: Use, operation: int, grad: Tensor) -> Tensor:
+        self.record.begin(operation)
+        return self.record.supply(use, grad)
+
+
+class _Tap(torch.autograd.Function):
+    """The identity on the result of an operation whose weight was detached; supplies the weight's gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, result: Tensor, weight: Tensor, supply: Any, *saved: Tensor) -> Tensor:
+        ctx.supply, ctx.dtype = supply, weight.dtype
+        ctx.save_for_backward(*saved)  # the rule holds them too; saved so that autograd notices a change in place
+        return result.data  # not a view for autograd, so that an activation may work on it in place
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        if torch.is_grad_enabled():
+            raise RuntimeError("create_graph=True is not supported while PerSampleNorms is attached; close it first.")
+        saved = ctx.saved_tensors
+        return grads[0], ctx.supply(grads[0]).to(ctx.dtype), None, *(None for _ in saved)
+
+
+def tensors_in(value: Any) -> Iterator[Tensor]:
+    """Yield the tensors in nested tuples, lists, dictionaries and their views."""
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, dict):
+        for item in value.values():
+            yield from tensors_in(item)
+    elif isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+        for item in value:
+            yield from tensors_in(item)
+
+
+def _broadcasts(source: Any, result: Tensor) -> bool:
+    """Tell whether `result` only repeats `source` along dimensions of size one."""
+    if not isinstance(source, Tensor):
+        return False
+    pairs = zip(reversed(source.shape), reversed(result.shape), strict=False)
+    return all(size in (1, full) for size, full in pairs)
