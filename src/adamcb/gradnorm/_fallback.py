@@ -6,11 +6,12 @@ the operation treats samples apart, which is checked on the values, only that sa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from adamcb.gradnorm._call import Call
 from adamcb.gradnorm._factors import Dense
@@ -24,6 +25,31 @@ def uses(call: Call) -> list[Use]:
     targets: dict[int, Tensor] = {}
     substitute((call.args, call.kwargs), lambda t: targets.setdefault(id(t), t) if call.parametric(t) else t)
     return [Use(tensor, lambda grad, t=tensor: Dense(replay.gradients(t, grad))) for tensor in targets.values()]
+
+
+def custom_use(call: Call, node: Callable[[], Any], place: int, leaf: Parameter) -> Use:
+    """Return the use of `leaf`, the input number `place` of a custom autograd function.
+
+    Args:
+        call: Says where the samples are in the function's result.
+        node: Returns the function's node in the graph.
+        place: Which of the node's inputs.
+        leaf: The parameter.
+    """
+
+    def part(grad: Tensor) -> Dense:
+        rows = (node().apply(alone) for alone in _one_by_one(grad, call))
+        return Dense(torch.stack([(row if isinstance(row, tuple) else (row,))[place] for row in rows]))
+
+    return Use(leaf, part)
+
+
+def _one_by_one(grad: Tensor, call: Call) -> Iterator[Tensor]:
+    """Yield the gradient of the result with all samples but one set to zero, for each sample."""
+    for sample in range(call.out.size):
+        alone = torch.zeros_like(grad)
+        split(alone, call.out)[sample] = split(grad, call.out)[sample]
+        yield alone
 
 
 def substitute(value: Any, new: Callable[[Tensor], Any]) -> Any:
@@ -90,9 +116,5 @@ class _Replay:
         return torch.stack(rows)
 
     def _masked(self, leaf: Tensor, whole: Tensor, grad: Tensor) -> Tensor:
-        rows = []
-        for sample in range(self._call.out.size):
-            alone = torch.zeros_like(grad)
-            split(alone, self._call.out)[sample] = split(grad, self._call.out)[sample]
-            rows.append(torch.autograd.grad(whole, leaf, alone, retain_graph=True)[0])
-        return torch.stack(rows)
+        alone = _one_by_one(grad, self._call)
+        return torch.stack([torch.autograd.grad(whole, leaf, one, retain_graph=True)[0] for one in alone])

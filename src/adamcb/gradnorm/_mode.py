@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import BackwardCFunction
 from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
-from adamcb.gradnorm import _rules
+from adamcb.gradnorm import _fallback, _rules
 from adamcb.gradnorm._call import Call
 from adamcb.gradnorm._factors import accurate, squares
 from adamcb.gradnorm._layout import Batch, follow, split
@@ -41,6 +42,8 @@ class Tracer(TorchFunctionMode):
         self._marks: dict[int, tuple[weakref.ref, Any]] = {}
         self._operations = 0
         self._last: Any = None
+        self._noticed: weakref.WeakSet = weakref.WeakSet()
+        self._again = False
 
     def mark_inputs(self, inputs: Any) -> None:
         """Take the first dimension of every input tensor as its batch."""
@@ -67,6 +70,7 @@ class Tracer(TorchFunctionMode):
                 return OPENINGS[name](self.mark, func, *args, **kwargs)
         marks = {}
         for tensor in tensors_in((args, kwargs) if kwargs else args):
+            self.notice(tensor)
             mark = self.mark_of(tensor)
             if mark is not None:
                 marks[id(tensor)] = mark
@@ -78,6 +82,51 @@ class Tracer(TorchFunctionMode):
             mark = self._mark_results if Batch in kinds else self._mark_made
             mark(Call(name, func, args, kwargs, marks), out)
         return out
+
+    def notice(self, tensor: Tensor) -> None:
+        """Look for what a mode cannot see: the nodes of custom functions, reentrant checkpoints among them."""
+        node = tensor.grad_fn
+        if not isinstance(node, BackwardCFunction) or isinstance(node, _TAP) or node in self._noticed:
+            return
+        self._noticed.add(node)
+        if type(node).__name__ == "CheckpointFunctionBackward":
+            inputs = [(saved, self.mark_of(saved)) for saved in node.saved_tensors]
+            node.register_prehook(functools.partial(self._reenter, inputs))
+            node.register_hook(self._exit)
+        elif self._exact:
+            self._meet_custom(node, tensor)
+
+    def _reenter(self, inputs: list[tuple[Tensor, Any]], grads: Any) -> None:
+        """Watch the forward pass that a checkpoint runs again inside the backward pass."""
+        for tensor, mark in inputs:
+            if mark is not None:
+                self.mark(tensor, mark)
+        self._again = True
+        self.__enter__()
+
+    def _exit(self, grads: Any, more: Any) -> None:
+        self.__exit__(None, None, None)
+        self._again = False
+
+    def _meet_custom(self, node: Any, out: Tensor) -> None:
+        """Attach the fallback to the result of a custom autograd function that has parameters among its inputs."""
+        leaves = [(i, getattr(edge[0], "variable", None)) for i, edge in enumerate(node.next_functions)]
+        leaves = [(i, leaf) for i, leaf in leaves if isinstance(leaf, Parameter)]
+        if leaves:
+            call = Call(type(node).__name__, node, (), {}, {})
+            mark = self.mark_of(out)
+            call.out = mark if isinstance(mark, Batch) else Batch(-1, 0)
+            self.record.count([leaf for _, leaf in leaves])
+            self._attach(call, [_fallback.custom_use(call, weakref.ref(node), i, leaf) for i, leaf in leaves], out)
+
+    def watch_result(self, output: Any) -> None:
+        """Take the gradient at the model's own result, the first tensor in it that has one."""
+        for tensor in tensors_in(output):
+            if tensor.requires_grad:
+                call = Call("output", lambda: None, (), {}, {})
+                call.out = Batch(0, tensor.shape[0])
+                tensor.register_hook(functools.partial(self._observe_last, call))
+                return
 
     def _mark_results(self, call: Call, out: Any) -> None:
         """Say where the samples are in the results of an operation on the batch."""
@@ -103,7 +152,8 @@ class Tracer(TorchFunctionMode):
 
     def _meet(self, call: Call) -> Any:
         """Run an operation in which parameters meet the batch, with its rule attached."""
-        self.record.count(call.leaves())
+        if not self._again:  # a checkpoint's second run uses nothing that its first has not
+            self.record.count(call.leaves())
         uses: list[Use] = []
         if torch.is_grad_enabled() and self._exact:
             uses = _rules.uses_of(call)
@@ -170,6 +220,9 @@ class _Tap(torch.autograd.Function):
             raise RuntimeError("create_graph=True is not supported while PerSampleNorms is attached; close it first.")
         saved = ctx.saved_tensors
         return grads[0], ctx.supply(grads[0]).to(ctx.dtype), None, *(None for _ in saved)
+
+
+_TAP = _Tap._backward_cls
 
 
 def tensors_in(value: Any) -> Iterator[Tensor]:
