@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -64,6 +64,25 @@ class Call:
         Not under autocast, where autograd rounds in its own way, nor where saved tensors are packed: gradient
         checkpointing saves and recomputes exactly what the plain operation saves.
         """
-        packed = torch._C._autograd._top_saved_tensors_default_hooks(False) is not None
-        plain = isinstance(weight, Parameter) and weight.dtype in (torch.float32, torch.float64)
-        return plain and not packed and not torch.is_autocast_enabled(weight.device.type)
+        if not isinstance(weight, Parameter) or weight.dtype not in (torch.float32, torch.float64):
+            return False
+        autograd: Any = torch._C._autograd  # type: ignore[attr-defined]
+        packed = autograd._top_saved_tensors_default_hooks(False) is not None
+        return weight.requires_grad and not packed and not torch.is_autocast_enabled(weight.device.type)
+
+
+def tensors_in(value: Any) -> Sequence[Tensor]:
+    """Return the tensors in nested tuples, lists and dictionaries."""
+    if isinstance(value, Tensor):
+        return (value,)
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, (tuple, list)) or isinstance(value, torch.Size):
+        return ()
+    found = []
+    for item in value:
+        if isinstance(item, Tensor):
+            found.append(item)
+        elif isinstance(item, (tuple, list, dict)):
+            found.extend(tensors_in(item))
+    return found

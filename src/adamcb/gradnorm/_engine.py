@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +12,9 @@ from torch import Tensor, nn
 from torch.overrides import _get_current_function_mode_stack
 
 from adamcb import _checks
-from adamcb.gradnorm._mode import Tracer, tensors_in
+from adamcb.gradnorm import _last
+from adamcb.gradnorm._call import tensors_in
+from adamcb.gradnorm._mode import Tracer
 from adamcb.gradnorm._record import Pass
 
 
@@ -55,11 +58,11 @@ class PerSampleNorms:
             _refuse_unmeasurable(model)
         self._compiled = hasattr(model, "_orig_mod")
         _warn_of_compilation(model, self._exact)
-        self._open: list[tuple[Tracer, Any]] = []
+        self._open: list[tuple[Tracer, contextlib.ExitStack] | None] = []
         self._done: list[Pass] = []
         self._passes = 0
         self._handles = (
-            model.register_forward_pre_hook(_Hook(self._enter), with_kwargs=True, prepend=False),
+            model.register_forward_pre_hook(_Hook(self._enter), with_kwargs=True),
             model.register_forward_hook(_Hook(self._leave), with_kwargs=True, always_call=True),
         )
 
@@ -104,36 +107,43 @@ class PerSampleNorms:
             return norms.div_(_weights_like(loss_weights, norms))
 
     def _enter(self, model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
-        if torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        if torch.compiler.is_compiling():
+            return
+        watching = any(entry is not None for entry in self._open)  # the model calls itself
+        if watching or not torch.is_grad_enabled():
+            self._open.append(None)
             return
         for record in self._done:
             record.settle()
-        if any(isinstance(mode, Tracer) for mode in _get_current_function_mode_stack()):
-            raise RuntimeError("The model is part of another model that PerSampleNorms measures; close one of the two.")
-        tracer = Tracer(Pass(self._passes, self._done.append), exact=self._exact)
+        tracer = Tracer(Pass(self._passes, self._done.append))
         self._passes += 1
-        if self._compiled and not self._exact:
-            self._open.append((tracer, None))
-            return
-        stance = torch.compiler.set_stance("force_eager") if self._compiled else None
-        if stance is not None:
-            stance.__enter__()
-        tracer.mark_inputs((args, kwargs))
-        tracer.__enter__()
-        self._open.append((tracer, stance))
+        stack = contextlib.ExitStack()
+        if self._exact:
+            _refuse_outer_engine()
+            if self._compiled:
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            tracer.mark_inputs((args, kwargs))
+            stack.enter_context(tracer)
+        self._open.append((tracer, stack))
 
     def _leave(self, model: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
-        if torch.compiler.is_compiling() or not self._open:
+        entry = self._open.pop() if self._open and not torch.compiler.is_compiling() else None
+        if entry is None:
             return
-        tracer, stance = self._open.pop()
-        if self._compiled and not self._exact:
-            tracer.watch_result(output)
-            return
-        tracer.__exit__(None, None, None)
-        if stance is not None:
-            stance.__exit__(None, None, None)
-        for tensor in tensors_in(output):
-            tracer.notice(tensor)
+        tracer, stack = entry
+        stack.close()
+        outputs = tensors_in(output)
+        if self._exact:
+            for tensor in outputs:
+                tracer.notice(tensor)
+        else:
+            inputs = [tensor for tensor in tensors_in((args, kwargs)) if tensor.dim()]
+            _last.watch(tracer.record, outputs, inputs[0].shape[0] if inputs else 0)
+
+
+def _refuse_outer_engine() -> None:
+    if any(isinstance(mode, Tracer) for mode in _get_current_function_mode_stack()):
+        raise RuntimeError("The model is part of another model that PerSampleNorms measures; close one of the two.")
 
 
 class _Hook:

@@ -98,7 +98,8 @@ class Outer:
         left, right = accurate(self.left), accurate(self.right)
         positions, a, b = left.shape[2], left.shape[3], right.shape[3]
         if positions == 1:
-            return (left.square().sum(3) * right.square().sum(3)).flatten(1).sum(1)
+            products = torch.linalg.vector_norm(left, dim=3).mul_(torch.linalg.vector_norm(right, dim=3)).square_()
+            return products.flatten(1).sum(1) if products.shape[1] > 1 else products.flatten()
         per_sample = left.shape[1] * min(positions * positions, a * b)
         step = max(1, _CHUNK // max(1, per_sample))
         norms = _gram_norms if positions * (a + b) < a * b else _formed_norms

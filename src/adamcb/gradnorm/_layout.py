@@ -201,6 +201,10 @@ _DIMENSIONS = {
 _DIMENSIONS |= dict.fromkeys(("index_select", "masked_select", "take", "nonzero"), _follow_mover)
 
 
+# Everything else leaves dimensions in their places, or drops or broadcasts some.
+MOVING = _RESHAPES | _VIEWS | set(_DIMENSIONS) | {"einsum", "embedding_bag"}
+
+
 def _follow_einsum(args: Sequence, source: Tensor, batch: Batch) -> Batch:
     operands = args[1] if len(args) == 2 and isinstance(args[1], (tuple, list)) else args[1:]
     lost = batch._replace(dim=-1)

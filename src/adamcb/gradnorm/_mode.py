@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import functools
 import weakref
-from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -17,9 +16,8 @@ from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
 from adamcb.gradnorm import _fallback, _rules
-from adamcb.gradnorm._call import Call
-from adamcb.gradnorm._factors import accurate, squares
-from adamcb.gradnorm._layout import Batch, follow, split
+from adamcb.gradnorm._call import Call, tensors_in
+from adamcb.gradnorm._layout import MOVING, Batch, follow
 from adamcb.gradnorm._opening import OPENINGS
 from adamcb.gradnorm._record import Origin, Pass, Use
 
@@ -32,17 +30,14 @@ class Tracer(TorchFunctionMode):
 
     Args:
         record: Where the norms go.
-        exact: Whether all parameters count, or only the gradient at the last layer's result.
     """
 
-    def __init__(self, record: Pass, *, exact: bool) -> None:
+    def __init__(self, record: Pass) -> None:
         super().__init__()
         self.record = record
-        self._exact = exact
         self._marks: dict[int, tuple[weakref.ref, Any]] = {}
-        self._operations = 0
-        self._last: Any = None
         self._noticed: weakref.WeakSet = weakref.WeakSet()
+        self._operations = 0
         self._again = False
 
     def mark_inputs(self, inputs: Any) -> None:
@@ -65,35 +60,35 @@ class Tracer(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         name = func.__name__ if func.__name__ != "__get__" else func.__self__.__name__
-        if self._exact and name in OPENINGS:
+        if name in OPENINGS:
             with self:
                 return OPENINGS[name](self.mark, func, *args, **kwargs)
-        marks = {}
+        marks, kinds = {}, set()
         for tensor in tensors_in((args, kwargs) if kwargs else args):
-            self.notice(tensor)
             mark = self.mark_of(tensor)
             if mark is not None:
                 marks[id(tensor)] = mark
-        kinds = {type(mark) for mark in marks.values()}
+                kinds.add(type(mark))
+            self.notice(tensor)
         if len(kinds) == 2:
             return self._meet(Call(name, func, args, kwargs, marks))
         out = func(*args, **kwargs)
         if marks and isinstance(out, (Tensor, tuple, list)):
-            mark = self._mark_results if Batch in kinds else self._mark_made
-            mark(Call(name, func, args, kwargs, marks), out)
+            call = Call(name, func, args, kwargs, marks)
+            self._mark_results(call, out) if Batch in kinds else self._mark_made(call, out)
         return out
 
     def notice(self, tensor: Tensor) -> None:
         """Look for what a mode cannot see: the nodes of custom functions, reentrant checkpoints among them."""
         node = tensor.grad_fn
-        if not isinstance(node, BackwardCFunction) or isinstance(node, _TAP) or node in self._noticed:
+        if not isinstance(node, BackwardCFunction) or type(node) is _TAP or node in self._noticed:
             return
         self._noticed.add(node)
         if type(node).__name__ == "CheckpointFunctionBackward":
             inputs = [(saved, self.mark_of(saved)) for saved in node.saved_tensors]
             node.register_prehook(functools.partial(self._reenter, inputs))
             node.register_hook(self._exit)
-        elif self._exact:
+        else:
             self._meet_custom(node, tensor)
 
     def _reenter(self, inputs: list[tuple[Tensor, Any]], grads: Any) -> None:
@@ -108,35 +103,19 @@ class Tracer(TorchFunctionMode):
         self.__exit__(None, None, None)
         self._again = False
 
-    def _meet_custom(self, node: Any, out: Tensor) -> None:
-        """Attach the fallback to the result of a custom autograd function that has parameters among its inputs."""
-        leaves = [(i, getattr(edge[0], "variable", None)) for i, edge in enumerate(node.next_functions)]
-        leaves = [(i, leaf) for i, leaf in leaves if isinstance(leaf, Parameter)]
-        if leaves:
-            call = Call(type(node).__name__, node, (), {}, {})
-            mark = self.mark_of(out)
-            call.out = mark if isinstance(mark, Batch) else Batch(-1, 0)
-            self.record.count([leaf for _, leaf in leaves])
-            self._attach(call, [_fallback.custom_use(call, weakref.ref(node), i, leaf) for i, leaf in leaves], out)
-
-    def watch_result(self, output: Any) -> None:
-        """Take the gradient at the model's own result, the first tensor in it that has one."""
-        for tensor in tensors_in(output):
-            if tensor.requires_grad:
-                call = Call("output", lambda: None, (), {}, {})
-                call.out = Batch(0, tensor.shape[0])
-                tensor.register_hook(functools.partial(self._observe_last, call))
-                return
-
     def _mark_results(self, call: Call, out: Any) -> None:
         """Say where the samples are in the results of an operation on the batch."""
-        results = [result for result in tensors_in(out)]
-        if not results:
-            return
-        sources = [(t, call.batch(t)) for t in tensors_in((call.args, call.kwargs)) if call.batch(t) is not None]
+        first = call.args[0] if call.args else None
+        batch = call.batch(first)
+        if batch is not None and len(call.marks) == 1 and batch.dim == 0 and call.name not in MOVING:
+            # By far the most common case: one argument with the samples in front, and a result like it.
+            if isinstance(out, Tensor) and out.dim() == first.dim() and out.shape[0] == first.shape[0]:
+                self._marks[id(out)] = (weakref.ref(out), batch)
+                return
+        sources = [(t, found) for t in tensors_in((call.args, call.kwargs)) if (found := call.batch(t)) is not None]
         # What an operation knew for certain goes first, then the argument that spans the result's dimensions.
         sources.sort(key=lambda pair: (pair[1].dim < 0, not pair[1].sure, -pair[0].dim()))
-        for result in results:
+        for result in tensors_in(out):
             marks = (follow(call.name, call.func, call.args, call.kwargs, *pair, result) for pair in sources)
             self.mark(result, next((mark for mark in marks if mark.dim >= 0), Batch(-1, sources[0][1].size)))
 
@@ -154,17 +133,26 @@ class Tracer(TorchFunctionMode):
         """Run an operation in which parameters meet the batch, with its rule attached."""
         if not self._again:  # a checkpoint's second run uses nothing that its first has not
             self.record.count(call.leaves())
-        uses: list[Use] = []
-        if torch.is_grad_enabled() and self._exact:
-            uses = _rules.uses_of(call)
+        uses = _rules.uses_of(call) if torch.is_grad_enabled() else []
         forming = next((use for use in uses if use.forms), None)
         out = self._run(call, forming)
         self._mark_results(call, out)
-        if torch.is_grad_enabled() and isinstance(out, Tensor) and out.requires_grad:
-            mark = self.mark_of(out)
-            call.out = mark if isinstance(mark, Batch) else call.out
+        if uses:
+            call.out = self.mark_of(out)
             self._attach(call, [use for use in uses if use is not forming], out)
         return out
+
+    def _meet_custom(self, node: Any, out: Tensor) -> None:
+        """Attach the fallback to the result of a custom autograd function that has parameters among its inputs."""
+        places = [(place, getattr(edge[0], "variable", None)) for place, edge in enumerate(node.next_functions)]
+        places = [(place, leaf) for place, leaf in places if isinstance(leaf, Parameter)]
+        if places:
+            call = Call(type(node).__name__, node, (), {}, {})
+            mark = self.mark_of(out)
+            call.out = mark if isinstance(mark, Batch) else call.out
+            self.record.count([leaf for _, leaf in places])
+            uses = [_fallback.custom_use(call, weakref.ref(node), place, leaf) for place, leaf in places]
+            self._attach(call, uses, out)
 
     def _run(self, call: Call, forming: Use | None) -> Any:
         """Run the operation; a weight whose gradient will be supplied is detached, so that autograd skips it."""
@@ -174,33 +162,26 @@ class Tracer(TorchFunctionMode):
         args = [swap.get(id(arg), arg) for arg in call.args]
         kwargs = {key: swap.get(id(arg), arg) for key, arg in call.kwargs.items()}
         self._operations += 1
-        fire = functools.partial(self._supply, call, forming, self._operations)
+        fire = functools.partial(self._supply, forming, self._operations)
         return _Tap.apply(call.func(*args, **kwargs), forming.tensor, fire, *forming.saved)
 
-    def _attach(self, call: Call, uses: list[Use], out: Tensor) -> None:
-        if call.out.dim < 0:
+    def _attach(self, call: Call, uses: list[Use], out: Any) -> None:
+        if not isinstance(out, Tensor) or call.out.dim < 0:
+            shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors_in(out))
             raise NotImplementedError(
-                f"`{call.name}` meets parameters after an operation that mixed the samples, so their gradients cannot "
-                f"be told apart; the result has shape {tuple(out.shape)}."
+                f"`{call.name}` meets parameters where the samples cannot be told apart: its result, of shape {shapes}, "
+                "does not show which of its numbers belong to which sample."
             )
-        if not self._exact:
-            if self._last is not None:
-                self._last.remove()
-            self._last = out.register_hook(functools.partial(self._observe_last, call))
-        elif uses:
+        if uses:
             self._operations += 1
-            out.register_hook(functools.partial(self._observe, call, uses, self._operations))
+            out.register_hook(functools.partial(self._observe, uses, self._operations))
 
-    def _observe(self, call: Call, uses: list[Use], operation: int, grad: Tensor) -> None:
+    def _observe(self, uses: list[Use], operation: int, grad: Tensor) -> None:
         self.record.begin(operation)
         with torch.no_grad():
             self.record.observe(uses, grad)
 
-    def _observe_last(self, call: Call, grad: Tensor) -> None:
-        self.record.begin(0)
-        self.record.add_squares(squares(accurate(split(grad.detach(), call.out))))
-
-    def _supply(self, call: Call, use: Use, operation: int, grad: Tensor) -> Tensor:
+    def _supply(self, use: Use, operation: int, grad: Tensor) -> Tensor:
         self.record.begin(operation)
         return self.record.supply(use, grad)
 
@@ -222,19 +203,7 @@ class _Tap(torch.autograd.Function):
         return grads[0], ctx.supply(grads[0]).to(ctx.dtype), None, *(None for _ in saved)
 
 
-_TAP = _Tap._backward_cls
-
-
-def tensors_in(value: Any) -> Iterator[Tensor]:
-    """Yield the tensors in nested tuples, lists, dictionaries and their views."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict):
-        for item in value.values():
-            yield from tensors_in(item)
-    elif isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
-        for item in value:
-            yield from tensors_in(item)
+_TAP = _Tap._backward_cls  # type: ignore[attr-defined]
 
 
 def _broadcasts(source: Any, result: Tensor) -> bool:

@@ -58,8 +58,12 @@ def linear(call: Call, input: Tensor, weight: Tensor, bias: Tensor | None = None
     forms = call.may_form(weight) and Outer.prefers_forming(positions, weight.shape[0], weight.shape[-1])
     uses = [Use(weight, part, forms=forms, saved=(input,))]
     if bias is not None:
-        uses.append(Use(bias, lambda grad: Dense(accurate(call.rows(grad)).sum(1))))
+        uses.append(Use(bias, lambda grad: Dense(_sum_rows(call.rows(grad)))))
     return uses
+
+
+def _sum_rows(rows: Tensor) -> Tensor:
+    return rows.squeeze(1) if rows.shape[1] == 1 else accurate(rows).sum(1)
 
 
 def matmul(call: Call, input: Tensor, other: Tensor) -> list[Use] | None:
