@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.reference.adamx import SlowAdamX
 from torch import Tensor
 
 from adamcb.optim import AdamX
+from tests.reference.adamx import SlowAdamX
 
 CASES = {
     "paper": {},

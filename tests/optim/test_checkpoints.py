@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 import torch
-from tests.optim.test_citizen import small_model, train, values
 from torch import nn
 
 from adamcb.optim import AdamX
+from tests.optim.test_citizen import small_model, train, values
 
 OPTIONS: list[dict[str, Any]] = [
     {"foreach": False},

@@ -6,6 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import torch
+
+from adamcb import _checks
+
+_ARRAYS = ("indices", "probs", "loss_weights")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -35,6 +40,29 @@ class Draw:
 
     def __len__(self) -> int:
         return len(self.indices)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return copies of all that the draw is, as tensors and a number."""
+        arrays = {name: torch.from_numpy(getattr(self, name).copy()) for name in _ARRAYS}
+        return {"origin": self.origin, **arrays}
+
+    @staticmethod
+    def from_state(state: Any, *, num_samples: int | None = None, batch_size: int | None = None) -> Draw:
+        """Return the draw that `state` was made from.
+
+        Raises:
+            ValueError: If something is missing, or does not fit `num_samples` or `batch_size`.
+        """
+        keys = ("origin", *_ARRAYS)
+        if not isinstance(state, dict) or not set(keys) <= set(state):
+            raise ValueError(f"The state of a draw must be a dict with the keys {', '.join(keys)}.")
+        origin = _checks.integer("state['origin']", state["origin"], low=0)
+        indices, probs, loss_weights = (
+            _checks.vector(f"state['{name}']", state[name], length=batch_size) for name in _ARRAYS
+        )
+        if num_samples is not None and indices.max() >= num_samples:
+            raise ValueError(f"`state['indices']` must be below num_samples={num_samples}, got {int(indices.max())}.")
+        return Draw(indices.astype(np.int64), probs.copy(), loss_weights.copy(), origin)
 
 
 @runtime_checkable
