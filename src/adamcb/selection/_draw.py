@@ -34,9 +34,10 @@ class Draw:
     loss_weights: np.ndarray
     origin: int = field(repr=False)
 
-    def __post_init__(self) -> None:
-        for array in (self.indices, self.probs, self.loss_weights):
-            array.setflags(write=False)
+    def frozen(self) -> Draw:
+        """Make the arrays read-only, and return the draw."""
+        self.indices.flags.writeable = self.probs.flags.writeable = self.loss_weights.flags.writeable = False
+        return self
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -62,7 +63,12 @@ class Draw:
         )
         if num_samples is not None and indices.max() >= num_samples:
             raise ValueError(f"`state['indices']` must be below num_samples={num_samples}, got {int(indices.max())}.")
-        return Draw(indices.astype(np.int64), probs.copy(), loss_weights.copy(), origin)
+        return Draw(indices.astype(np.int64), probs.copy(), loss_weights.copy(), origin).frozen()
+
+
+def empty_draw(batch_size: int, origin: int) -> Draw:
+    """Return a draw whose arrays are to be filled and frozen."""
+    return Draw(np.empty(batch_size, dtype=np.int64), np.empty(batch_size), np.empty(batch_size), origin)
 
 
 @runtime_checkable
