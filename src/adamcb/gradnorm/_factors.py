@@ -69,6 +69,14 @@ class Dense:
         """Return float[K, ...]."""
         return accurate(self.gradients)
 
+    def total(self) -> Tensor:
+        """Return the gradient of the batch."""
+        return self.gradients.sum(0)
+
+    def total_and_square_norms(self) -> tuple[Tensor, Tensor]:
+        """Return the batch gradient and float[K]."""
+        return self.total(), self.square_norms()
+
 
 class Outer:
     """Gradients Σₜ leftₜ ⊗ rightₜ of a matrix, or of B matrices side by side.

@@ -134,12 +134,12 @@ class Tracer(TorchFunctionMode):
         if not self._again:  # a checkpoint's second run uses nothing that its first has not
             self.record.count(call.leaves())
         uses = _rules.uses_of(call) if torch.is_grad_enabled() else []
-        forming = next((use for use in uses if use.forms), None)
-        out = self._run(call, forming)
+        forming = [use for use in uses if use.forms]
+        out = self._run(call, forming) if forming else call.func(*call.args, **call.kwargs)
         self._mark_results(call, out)
         if uses:
             call.out = self.mark_of(out)
-            self._attach(call, [use for use in uses if use is not forming], out)
+            self._attach(call, [use for use in uses if not use.forms], out)
         return out
 
     def _meet_custom(self, node: Any, out: Tensor) -> None:
@@ -154,16 +154,18 @@ class Tracer(TorchFunctionMode):
             uses = [_fallback.custom_use(call, weakref.ref(node), place, leaf) for place, leaf in places]
             self._attach(call, uses, out)
 
-    def _run(self, call: Call, forming: Use | None) -> Any:
-        """Run the operation; a weight whose gradient will be supplied is detached, so that autograd skips it."""
-        if forming is None:
-            return call.func(*call.args, **call.kwargs)
-        swap = {id(forming.tensor): forming.tensor.detach()}
+    def _run(self, call: Call, forming: list[Use]) -> Any:
+        """Run the operation with the parameters detached whose gradients will be supplied, so that autograd skips them.
+
+        A convolution's bias has to go with its weight: autograd computes both to get one.
+        """
+        swap = {id(use.tensor): use.tensor.detach() for use in forming}
         args = [swap.get(id(arg), arg) for arg in call.args]
         kwargs = {key: swap.get(id(arg), arg) for key, arg in call.kwargs.items()}
         self._operations += 1
-        fire = functools.partial(self._supply, forming, self._operations)
-        return _Tap.apply(call.func(*args, **kwargs), forming.tensor, fire, *forming.saved)
+        supply = functools.partial(self._supply, forming, self._operations)
+        saved = [tensor for use in forming for tensor in use.saved]
+        return _Tap.apply(call.func(*args, **kwargs), supply, saved, *(use.tensor for use in forming))
 
     def _attach(self, call: Call, uses: list[Use], out: Any) -> None:
         if not isinstance(out, Tensor) or call.out.dim < 0:
@@ -181,26 +183,26 @@ class Tracer(TorchFunctionMode):
         with torch.no_grad():
             self.record.observe(uses, grad)
 
-    def _supply(self, use: Use, operation: int, grad: Tensor) -> Tensor:
+    def _supply(self, uses: list[Use], operation: int, grad: Tensor) -> list[Tensor]:
         self.record.begin(operation)
-        return self.record.supply(use, grad)
+        return [self.record.supply(use, grad) for use in uses]
 
 
 class _Tap(torch.autograd.Function):
-    """The identity on the result of an operation whose weight was detached; supplies the weight's gradient."""
+    """The identity on the result of an operation whose parameters were detached; supplies their gradients."""
 
     @staticmethod
-    def forward(ctx: Any, result: Tensor, weight: Tensor, supply: Any, *saved: Tensor) -> Tensor:
-        ctx.supply, ctx.dtype = supply, weight.dtype
-        ctx.save_for_backward(*saved)  # the rule holds them too; saved so that autograd notices a change in place
+    def forward(ctx: Any, result: Tensor, supply: Any, saved: list[Tensor], *parameters: Tensor) -> Tensor:
+        ctx.supply = supply
+        ctx.save_for_backward(*saved)  # the rules hold them too; saved so that autograd notices a change in place
         return result.data  # not a view for autograd, so that an activation may work on it in place
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         if torch.is_grad_enabled():
             raise RuntimeError("create_graph=True is not supported while PerSampleNorms is attached; close it first.")
-        saved = ctx.saved_tensors
-        return grads[0], ctx.supply(grads[0]).to(ctx.dtype), None, *(None for _ in saved)
+        _ = ctx.saved_tensors
+        return grads[0], None, None, *ctx.supply(grads[0])
 
 
 _TAP = _Tap._backward_cls  # type: ignore[attr-defined]

@@ -58,7 +58,8 @@ def linear(call: Call, input: Tensor, weight: Tensor, bias: Tensor | None = None
     forms = call.may_form(weight) and Outer.prefers_forming(positions, weight.shape[0], weight.shape[-1])
     uses = [Use(weight, part, forms=forms, saved=(input,))]
     if bias is not None:
-        uses.append(Use(bias, lambda grad: Dense(_sum_rows(call.rows(grad)))))
+        forms = forms and call.may_form(bias)
+        uses.append(Use(bias, lambda grad: Dense(_sum_rows(call.rows(grad))), forms=forms))
     return uses
 
 
