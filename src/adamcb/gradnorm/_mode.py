@@ -16,7 +16,7 @@ from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
 from adamcb.gradnorm import _fallback, _rules
-from adamcb.gradnorm._call import Call, tensors_in
+from adamcb.gradnorm._call import Call, is_parameter, tensors_in
 from adamcb.gradnorm._layout import MOVING, Batch, follow
 from adamcb.gradnorm._opening import OPENINGS
 from adamcb.gradnorm._record import Origin, Pass, Use
@@ -52,30 +52,36 @@ class Tracer(TorchFunctionMode):
 
     def mark_of(self, tensor: Tensor) -> Any:
         """Return a `Batch`, an `Origin` or None."""
-        if isinstance(tensor, Parameter):
-            return Origin((tensor,)) if tensor.requires_grad else None
         found = self._marks.get(id(tensor))
-        return found[1] if found is not None and found[0]() is tensor else None
+        if found is not None and found[0]() is tensor:
+            return found[1]
+        if is_parameter(tensor):
+            return Origin((tensor,)) if tensor.requires_grad else None
+        return None
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
-        name = func.__name__ if func.__name__ != "__get__" else func.__self__.__name__
-        if name in OPENINGS:
+        name = func.__name__
+        if name == "__get__":
+            name = func.__self__.__name__
+        elif name in OPENINGS:
             with self:
                 return OPENINGS[name](self.mark, func, *args, **kwargs)
-        marks, kinds = {}, set()
+        marks, samples, made = {}, False, False
         for tensor in tensors_in((args, kwargs) if kwargs else args):
             mark = self.mark_of(tensor)
             if mark is not None:
                 marks[id(tensor)] = mark
-                kinds.add(type(mark))
-            self.notice(tensor)
-        if len(kinds) == 2:
+                samples |= type(mark) is Batch
+                made |= type(mark) is Origin
+            if tensor.requires_grad:
+                self.notice(tensor)
+        if samples and made:
             return self._meet(Call(name, func, args, kwargs, marks))
         out = func(*args, **kwargs)
         if marks and isinstance(out, (Tensor, tuple, list)):
             call = Call(name, func, args, kwargs, marks)
-            self._mark_results(call, out) if Batch in kinds else self._mark_made(call, out)
+            self._mark_results(call, out) if samples else self._mark_made(call, out)
         return out
 
     def notice(self, tensor: Tensor) -> None:
@@ -105,13 +111,14 @@ class Tracer(TorchFunctionMode):
 
     def _mark_results(self, call: Call, out: Any) -> None:
         """Say where the samples are in the results of an operation on the batch."""
-        first = call.args[0] if call.args else None
-        batch = call.batch(first)
-        if batch is not None and len(call.marks) == 1 and batch.dim == 0 and call.name not in MOVING:
-            # By far the most common case: one argument with the samples in front, and a result like it.
-            if isinstance(out, Tensor) and out.dim() == first.dim() and out.shape[0] == first.shape[0]:
-                self._marks[id(out)] = (weakref.ref(out), batch)
-                return
+        if isinstance(out, Tensor) and call.args and call.name not in MOVING:
+            # By far the most common case: the samples in front of the first argument, and a result like it.
+            first, batch = call.args[0], call.batch(call.args[0])
+            alone = len(call.marks) == 1 or (batch is not None and batch.sure)
+            if alone and batch is not None and batch.dim == 0 and out.shape[:1] == first.shape[:1]:
+                if out.dim() == first.dim():
+                    self._marks[id(out)] = (weakref.ref(out), batch)
+                    return
         sources = [(t, found) for t in tensors_in((call.args, call.kwargs)) if (found := call.batch(t)) is not None]
         # What an operation knew for certain goes first, then the argument that spans the result's dimensions.
         sources.sort(key=lambda pair: (pair[1].dim < 0, not pair[1].sure, -pair[0].dim()))
@@ -180,12 +187,18 @@ class Tracer(TorchFunctionMode):
 
     def _observe(self, uses: list[Use], operation: int, grad: Tensor) -> None:
         self.record.begin(operation)
-        with torch.no_grad():
+        if torch.is_grad_enabled():  # create_graph=True
+            with torch.no_grad():
+                self.record.observe(uses, grad)
+        else:
             self.record.observe(uses, grad)
+        uses.clear()  # autograd lets go of what it saved at this point; so do the rules
 
     def _supply(self, uses: list[Use], operation: int, grad: Tensor) -> list[Tensor]:
         self.record.begin(operation)
-        return [self.record.supply(use, grad) for use in uses]
+        supplied = [self.record.supply(use, grad) for use in uses]
+        uses.clear()
+        return supplied
 
 
 class _Tap(torch.autograd.Function):
