@@ -101,7 +101,8 @@ class PerSampleNorms:
             )
         records, self._done = sorted(self._done, key=lambda record: record.index), []
         with torch.no_grad():
-            norms = torch.cat([record.square_norms() for record in records]).sqrt_()
+            squares = [record.square_norms() for record in records]
+            norms = (squares[0] if len(squares) == 1 else torch.cat(squares)).sqrt_()
             if loss_weights is None:
                 return norms
             return norms.div_(_weights_like(loss_weights, norms))

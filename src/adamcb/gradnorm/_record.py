@@ -24,6 +24,7 @@ class Use:
         forms: Whether the part should supply the gradient of the batch as well.
         origin: For a tensor made of parameters: from which, and how.
         saved: What `part` reads, if it forms the gradient: autograd keeps watch over it.
+        bias: A parameter whose gradient is the sum of the left factors of the part, an `Outer`.
     """
 
     tensor: Tensor
@@ -31,6 +32,7 @@ class Use:
     forms: bool = False
     origin: Origin | None = None
     saved: tuple[Tensor, ...] = ()
+    bias: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -75,7 +77,18 @@ class Pass:
     def observe(self, uses: Sequence[Use], grad: Tensor) -> None:
         """Add the parts of these uses."""
         for use in uses:
-            self.add(use.tensor, use.part(grad), use.origin)
+            part = use.part(grad)
+            if use.bias is not None:
+                self._add_with_bias(use, part)
+            else:
+                self.add(use.tensor, part, use.origin)
+
+    def _add_with_bias(self, use: Use, part: Any) -> None:
+        if self.uses[id(use.tensor)] == 1 == self.uses[id(use.bias)]:
+            self.add_squares(part.square_norms(with_bias=True))
+        else:
+            self.add(use.tensor, part, None)
+            self.add(use.bias, part.bias(), None)
 
     def supply(self, use: Use, grad: Tensor) -> Tensor:
         """Add the part of a use that forms the gradient, and return the gradient of the batch."""
@@ -87,7 +100,7 @@ class Pass:
         self.add_squares(square_norms)
         return total
 
-    def add(self, tensor: Tensor, part: Part, origin: Origin | None) -> None:
+    def add(self, tensor: Any, part: Part, origin: Origin | None) -> None:
         """Add one part, pulled back to the parameters that `tensor` was made of."""
         if origin is None:
             if self.uses[id(tensor)] > 1:
@@ -105,13 +118,13 @@ class Pass:
         """Add float[K] to the total."""
         if self._total is None:
             self._total = square_norms.clone()
-        elif len(self._total) != len(square_norms):
+        elif self._total.shape != square_norms.shape:
             self.error = (
                 f"the size of the batch cannot be told: the parameters' operations saw {len(self._total)} and "
                 f"{len(square_norms)} samples. The first dimension of every input must be the batch."
             )
         else:
-            self._total += square_norms.to(self._total.device)
+            self._total.add_(square_norms.to(self._total.device))
 
     def settle(self) -> None:
         """Add the parameters that were used more than once, and let go of what they held."""

@@ -17,10 +17,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn import Parameter
 
 from adamcb.gradnorm import _fallback
-from adamcb.gradnorm._call import Call
+from adamcb.gradnorm._call import Call, is_parameter
 from adamcb.gradnorm._conv import convolution, transposed_convolution
 from adamcb.gradnorm._factors import Dense, Lookup, Outer, accurate
 from adamcb.gradnorm._layout import ELEMENTWISE, Batch, split
@@ -42,7 +41,7 @@ def uses_of(call: Call) -> list[Use]:
 
 
 def _trains(tensor: Any) -> bool:
-    return isinstance(tensor, Parameter) and tensor.requires_grad
+    return is_parameter(tensor) and tensor.requires_grad
 
 
 def linear(call: Call, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> list[Use] | None:
@@ -55,10 +54,13 @@ def linear(call: Call, input: Tensor, weight: Tensor, bias: Tensor | None = None
         return Outer(call.rows(grad).unsqueeze(1), call.rows(input, batch).unsqueeze(1), weight.shape)
 
     positions = input.numel() // max(1, input.shape[-1] * batch.size)
-    forms = call.may_form(weight) and Outer.prefers_forming(positions, weight.shape[0], weight.shape[-1])
+    forms = Outer.prefers_forming(positions, *weight.shape) and call.may_form(weight)
+    if not forms and _trains(weight) and _trains(bias):
+        return [Use(weight, part, bias=bias)]
     uses = [Use(weight, part, forms=forms, saved=(input,))]
     if bias is not None:
-        uses.append(Use(bias, lambda grad: Dense(_sum_rows(call.rows(grad)))))
+        forms = forms and call.may_form(bias)
+        uses.append(Use(bias, lambda grad: Dense(_sum_rows(call.rows(grad))), forms=forms))
     return uses
 
 
@@ -290,7 +292,7 @@ def spread(call: Call, target: Tensor, local: Callable[[Tensor], Tensor]) -> Use
     base = target
     if origin is not None and origin.expanded_from is not None:
         base = origin.expanded_from
-        origin = None if isinstance(base, Parameter) else Origin(origin.leaves)
+        origin = None if is_parameter(base) else Origin(origin.leaves)
 
     def part(grad: Tensor) -> Dense:
         gradients = accurate(local(grad))
