@@ -49,7 +49,7 @@ def test_every_public_name_is_documented(name):
 
 
 def test_importing_adamcb_needs_the_core_dependencies_only():
-    """And not torch's compiler, which takes longer to import than all the rest. (numba looks at SciPy if it is there.)"""
+    """And not torch's compiler, which takes longer to import than all the rest."""
     unwanted = [
         "sklearn",
         "matplotlib",
