@@ -32,7 +32,7 @@ def test_a_batch_of_a_dict_has_its_items_and_keys():
     assert "y" in batch
     assert len(batch) == 2
     assert list(batch) == ["x", "y"]
-    assert dict(**batch) == {"x": X, "y": Y}
+    assert dict(**batch) == {"x": X, "y": Y}  # pyright: ignore[reportCallIssue]
 
 
 def test_a_batch_has_the_attributes_of_its_data():
