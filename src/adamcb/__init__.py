@@ -1,5 +1,26 @@
-"""Adaptive training batches for PyTorch."""
+"""Adaptive training batches for PyTorch: pick the samples that teach most, keep the gradient unbiased."""
 
 from importlib.metadata import version
 
+from adamcb.data import BanditLoader, SelectedBatch
+from adamcb.gradnorm import PerSampleNorms
+from adamcb.optim import AdamX, inverse_sqrt
+from adamcb.selection import CombinatorialBandit, Draw, ReplacementBandit, Selection, UniformSelection, depround
+from adamcb.training import AdamCB
+
 __version__ = version("adamcb")
+
+__all__ = [
+    "AdamCB",
+    "AdamX",
+    "BanditLoader",
+    "CombinatorialBandit",
+    "Draw",
+    "PerSampleNorms",
+    "ReplacementBandit",
+    "SelectedBatch",
+    "Selection",
+    "UniformSelection",
+    "depround",
+    "inverse_sqrt",
+]

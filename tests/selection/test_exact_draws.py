@@ -1,11 +1,12 @@
 """The fast draw has exactly the distribution of textbook DepRound in the same order: by enumeration, no sampling."""
 
+import copy
+
 import numpy as np
 import pytest
 from pytest import approx
 
 from adamcb.selection import CombinatorialBandit, ReplacementBandit
-from adamcb.selection._random import uniforms
 from tests.problems import EXPLORATIONS, SMALL_WEIGHTS
 from tests.reference.depround import ordered_draw, pair_outcomes, textbook_distribution
 from tests.reference.selection import inclusion_probs
@@ -78,8 +79,8 @@ def test_draws_equal_those_of_the_slow_twin_from_the_same_random_numbers(n, k, e
         probs, _ = inclusion_probs(bandit.weights, k, exploration)
         if bandit._drawn == n // k:
             bandit._start_epoch(7, bandit.weights)  # so that the next draw redraws nothing
-        numbers = uniforms(2 * k, generator.clone_state())
-        order = bandit._samples_at(np.arange(n))
+        numbers = copy.deepcopy(bandit)._uniforms.take()
+        order = np.asarray(bandit._order)
         expected = order[ordered_draw(probs[order], numbers)]
         draw = bandit.draw()
         assert set(draw.indices) == set(expected)

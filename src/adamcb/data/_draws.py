@@ -13,7 +13,6 @@ from adamcb.data._fetch import Order
 from adamcb.selection import Draw, Selection
 
 _KEYS = ("num_samples", "batch_size", "seed", "position", "in_epoch", "next_number", "pending")
-_ARRAYS = ("indices", "probs", "loss_weights")
 
 
 class DrawSampler:
@@ -109,7 +108,7 @@ class DrawSampler:
             "position": self.position,
             "in_epoch": self._in_epoch,
             "next_number": self._next_number,
-            "pending": [_pack(number, draw) for number, draw in self.pending.items()],
+            "pending": [{"number": number, **draw.state_dict()} for number, draw in self.pending.items()],
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -144,23 +143,6 @@ class DrawSampler:
         return pending
 
 
-def _pack(number: int, draw: Draw) -> dict[str, Any]:
-    # Copies: a state must not change when what it was taken from does.
-    arrays = {name: torch.from_numpy(getattr(draw, name).copy()) for name in _ARRAYS}
-    return {"number": number, "origin": draw.origin, **arrays}
-
-
 def _unpack(entry: Any, num_samples: int, batch_size: int) -> tuple[int, Draw]:
-    keys = ("number", "origin", *_ARRAYS)
-    if not isinstance(entry, dict) or not set(keys) <= set(entry):
-        raise ValueError(f"`state['pending']` must hold dicts with the keys {', '.join(keys)}.")
-    number = _checks.integer("state['pending']['number']", entry["number"], low=0)
-    origin = _checks.integer("state['pending']['origin']", entry["origin"])
-    indices, probs, loss_weights = (
-        _checks.vector(f"state['pending']['{name}']", entry[name], length=batch_size) for name in _ARRAYS
-    )
-    if indices.max() >= num_samples:
-        raise ValueError(
-            f"`state['pending']['indices']` must be below num_samples={num_samples}, got {int(indices.max())}."
-        )
-    return number, Draw(indices.astype(np.int64), probs.copy(), loss_weights.copy(), origin)
+    draw = Draw.from_state(entry, num_samples=num_samples, batch_size=batch_size)
+    return _checks.integer("state['pending']['number']", entry.get("number"), low=0), draw

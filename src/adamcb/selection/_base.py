@@ -24,15 +24,14 @@ class BaseSelection:
         # Names this selection's draws. Twins built from one seed share it: their draws are the same.
         self._origin = new_seed(self.generator)
 
-    def _new_draw(self, indices: np.ndarray, probs: np.ndarray) -> Draw:
-        return Draw(indices, probs, 1.0 / (self.num_samples * probs), self._origin)
-
     def _check_feedback(self, draw: Draw, norms: Any) -> np.ndarray:
         """Return `norms` as float64[K], or raise."""
         if not isinstance(draw, Draw):
             raise TypeError(f"`draw` must be a Draw, got draw of type {type(draw).__name__}.")
         if draw.origin != self._origin:
             raise ValueError(f"`draw` must be a draw of this selection, got one of another: draw.origin={draw.origin}.")
+        if isinstance(norms, np.ndarray) and norms.shape == (self.batch_size,) and norms.dtype == np.float64:
+            return norms  # its values are checked where they are used
         return _checks.vector("norms", norms, length=self.batch_size)
 
     def state_dict(self) -> dict[str, Any]:

@@ -6,6 +6,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
+import torch
+
+from adamcb import _checks
+
+_ARRAYS = ("indices", "probs", "loss_weights")
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -20,7 +25,7 @@ class Draw:
         probs: float64[K]. The expected number of times each of these samples occurs in such a batch: for draws without
             replacement the inclusion probability, in (0, 1]; with replacement K times the selection probability.
         loss_weights: float64[K], 1/(n·probs). Σⱼ loss_weights[j]·x[indices[j]] has expectation mean(x): the
-            Horvitz–Thompson estimate (Eq. (8) of the paper, without its surplus factor 1/K).
+            Horvitz–Thompson estimate (Eq. (7) of the paper, without its surplus factor 1/K).
         origin: Names the selection that drew it.
     """
 
@@ -29,12 +34,41 @@ class Draw:
     loss_weights: np.ndarray
     origin: int = field(repr=False)
 
-    def __post_init__(self) -> None:
-        for array in (self.indices, self.probs, self.loss_weights):
-            array.setflags(write=False)
+    def frozen(self) -> Draw:
+        """Make the arrays read-only, and return the draw."""
+        self.indices.flags.writeable = self.probs.flags.writeable = self.loss_weights.flags.writeable = False
+        return self
 
     def __len__(self) -> int:
         return len(self.indices)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return copies of all that the draw is, as tensors and a number."""
+        arrays = {name: torch.from_numpy(getattr(self, name).copy()) for name in _ARRAYS}
+        return {"origin": self.origin, **arrays}
+
+    @staticmethod
+    def from_state(state: Any, *, num_samples: int | None = None, batch_size: int | None = None) -> Draw:
+        """Return the draw that `state` was made from.
+
+        Raises:
+            ValueError: If something is missing, or does not fit `num_samples` or `batch_size`.
+        """
+        keys = ("origin", *_ARRAYS)
+        if not isinstance(state, dict) or not set(keys) <= set(state):
+            raise ValueError(f"The state of a draw must be a dict with the keys {', '.join(keys)}.")
+        origin = _checks.integer("state['origin']", state["origin"], low=0)
+        indices, probs, loss_weights = (
+            _checks.vector(f"state['{name}']", state[name], length=batch_size) for name in _ARRAYS
+        )
+        if num_samples is not None and indices.max() >= num_samples:
+            raise ValueError(f"`state['indices']` must be below num_samples={num_samples}, got {int(indices.max())}.")
+        return Draw(indices.astype(np.int64), probs.copy(), loss_weights.copy(), origin).frozen()
+
+
+def empty_draw(batch_size: int, origin: int) -> Draw:
+    """Return a draw whose arrays are to be filled and frozen."""
+    return Draw(np.empty(batch_size, dtype=np.int64), np.empty(batch_size), np.empty(batch_size), origin)
 
 
 @runtime_checkable

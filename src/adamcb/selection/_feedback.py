@@ -1,4 +1,4 @@
-"""How gradient norms change weights: each form says what is added to log w of the samples of a draw.
+"""How gradient norms change weights: each form gives a factor for the weight of every sample of a draw.
 
 Letters: p a sample's probability at the draw, ‖g‖ the norm of its unweighted gradient, L a bound on the norms, p_min
 the smallest probability possible, γ exploration, n the number of samples, K the batch size.
@@ -24,8 +24,8 @@ class Feedback(Protocol):
         """Raise if a norm cannot be used; change nothing."""
         ...
 
-    def log_change(self, probs: np.ndarray, norms: np.ndarray) -> np.ndarray:
-        """Return what is added to log w, for every occurrence of a sample in the draw."""
+    def factors(self, probs: np.ndarray, norms: np.ndarray) -> np.ndarray:
+        """Return what the weights are multiplied by, for every occurrence of a sample in the draw."""
         ...
 
     def settings(self) -> dict[str, Any]:
@@ -49,16 +49,17 @@ class NormBound:
         self.value = 0.0 if self.given is None else self.given
 
     def check(self, norms: np.ndarray) -> None:
-        """Raise if a norm breaks the bound: its loss would be negative."""
+        """Raise if a norm is no finite number at or above 0, or breaks the bound: its loss would be negative."""
         limit = _LARGEST_NORM if self.given is None else self.given
-        if norms.max() > limit:
+        if not _largest(norms) <= limit:
+            _checks.vector("norms", norms)
             worst = int(norms.argmax())
             raise ValueError(f"`norms` must be at most max_norm={limit:g}, got norms[{worst}]={norms[worst]}.")
 
     def observe(self, norms: np.ndarray) -> float:
         """Take note of `norms` and return L."""
         if self.given is None:
-            self.value = max(self.value, float(norms.max()))
+            self.value = max(self.value, _largest(norms))
         return self.value
 
     def settings(self) -> dict[str, Any]:
@@ -75,6 +76,17 @@ class NormBound:
 
 
 @jit
+def _largest(norms):
+    """Return the largest norm, or NaN if one of them is not a finite number at or above 0."""
+    largest = 0.0
+    for norm in norms:
+        if not 0.0 <= norm < np.inf:
+            return np.nan
+        largest = max(largest, norm)
+    return largest
+
+
+@jit
 def bandit_loss(norm, prob, max_norm, min_prob):
     """Return ℓ = p_min²/L²·(−‖g‖²/p² + L²/p_min²) = 1 − (p_min‖g‖/(L p))², in [0, 1] (Algorithms 3, 5 and 7).
 
@@ -85,13 +97,13 @@ def bandit_loss(norm, prob, max_norm, min_prob):
 
 
 @jit
-def _bandit_change(probs, norms, max_norm, min_prob, rate, listing, keep_capped):
-    change = np.zeros(len(probs))
+def _bandit_factors(probs, norms, max_norm, min_prob, rate, listing, keep_capped):
+    factors = np.ones(len(probs))
     for j in range(len(probs)):
         if probs[j] < 1.0 or not keep_capped:
             loss = bandit_loss(norms[j], probs[j], max_norm, min_prob)
-            change[j] = -rate * (loss if listing else loss / probs[j])
-    return change
+            factors[j] = np.exp(-rate * (loss if listing else loss / probs[j]))
+    return factors
 
 
 @jit
@@ -103,12 +115,12 @@ def _mean_score(probs, norms):
 
 
 @jit
-def _scale_free_change(probs, norms, mean, rate):
-    change = np.empty(len(probs))
+def _scale_free_factors(probs, norms, mean, rate):
+    factors = np.empty(len(probs))
     for j in range(len(probs)):
         step = rate * ((norms[j] / probs[j]) ** 2 / mean - 1.0)
-        change[j] = min(max(step, -1.0), 1.0 if probs[j] < 1.0 else 0.0)
-    return change
+        factors[j] = np.exp(min(max(step, -1.0), 1.0 if probs[j] < 1.0 else 0.0))
+    return factors
 
 
 class BanditFeedback(NormBound):
@@ -123,10 +135,10 @@ class BanditFeedback(NormBound):
         super().__init__(max_norm)
         self.rate, self.min_prob, self.listing, self.keep_capped = rate, min_prob, listing, keep_capped
 
-    def log_change(self, probs: np.ndarray, norms: np.ndarray) -> np.ndarray:
-        """Return what is added to log w, for every occurrence of a sample in the draw."""
+    def factors(self, probs: np.ndarray, norms: np.ndarray) -> np.ndarray:
+        """Return what the weights are multiplied by, for every occurrence of a sample in the draw."""
         max_norm = self.observe(norms)
-        return _bandit_change(probs, norms, max_norm, self.min_prob, self.rate, self.listing, self.keep_capped)
+        return _bandit_factors(probs, norms, max_norm, self.min_prob, self.rate, self.listing, self.keep_capped)
 
 
 class ScaleFreeFeedback(NormBound):
@@ -146,13 +158,13 @@ class ScaleFreeFeedback(NormBound):
         self.rate = _checks.real("rate", rate, low=0.0, low_open=True)
         self.mean, self.trust = 0.0, 0.0  # of s; `trust` undoes that the moving average starts at 0
 
-    def log_change(self, probs: np.ndarray, norms: np.ndarray) -> np.ndarray:
-        """Return what is added to log w, for every sample of the draw."""
+    def factors(self, probs: np.ndarray, norms: np.ndarray) -> np.ndarray:
+        """Return what the weights are multiplied by, for every sample of the draw."""
         self.mean = self.memory * self.mean + (1.0 - self.memory) * _mean_score(probs, norms)
         self.trust = self.memory * self.trust + (1.0 - self.memory)
         if self.mean == 0.0:
-            return np.zeros(len(probs))
-        return _scale_free_change(probs, norms, self.mean / self.trust, self.rate)
+            return np.ones(len(probs))
+        return _scale_free_factors(probs, norms, self.mean / self.trust, self.rate)
 
     def settings(self) -> dict[str, Any]:
         """Return what a saved state must agree with."""

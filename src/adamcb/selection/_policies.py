@@ -11,10 +11,10 @@ from adamcb import _checks
 from adamcb.selection._base import BaseSelection
 from adamcb.selection._capping import cap
 from adamcb.selection._depround import draw_ordered, draw_with_replacement
-from adamcb.selection._draw import Draw
+from adamcb.selection._draw import Draw, empty_draw
 from adamcb.selection._feedback import BanditFeedback, ScaleFreeFeedback
 from adamcb.selection._projection import project_to_floor
-from adamcb.selection._random import inverse, new_seed, permutation, uniforms
+from adamcb.selection._random import Uniforms, inverse, new_seed, permutation
 from adamcb.selection._tree import build_tree, take_out, total_weight
 from adamcb.selection._weighted import WeightedSelection
 
@@ -23,7 +23,7 @@ class CombinatorialBandit(WeightedSelection):
     """AdamCB's selection: K distinct samples a draw, each with exactly its inclusion probability (Algorithms 2, 3, 7).
 
     pᵢ = K((1 − γ) wᵢ/Σⱼwⱼ + γ/n), after the largest weights are capped so that no pᵢ exceeds 1; a capped sample has
-    pᵢ = 1 and is in every batch. DepRound draws the batch in O(K log n), in a random order of the samples. Which of them
+    pᵢ = 1 and is in every batch. DepRound draws the batch in O(K log n), in a random order of the samples. Which ones
     can meet in a batch depends on the order, so it is redrawn every epoch of floor(n/K) draws.
 
     Args:
@@ -71,6 +71,7 @@ class CombinatorialBandit(WeightedSelection):
         else:
             # Both the rate Kγ/n and p_min = Kγ/n: the same number in two roles.
             self._feedback = BanditFeedback(self.min_prob, self.min_prob, max_norm, listing=feedback == "listing")
+        self._uniforms = Uniforms(2 * self.batch_size, self.generator)
         self._start_epoch(new_seed(self.generator), np.ones(self.num_samples))
 
     def draw(self) -> Draw:
@@ -78,14 +79,13 @@ class CombinatorialBandit(WeightedSelection):
         if self._drawn == self.num_samples // self.batch_size:
             self._start_epoch(new_seed(self.generator), self.weights)
         self._drawn += 1
-        size = self.batch_size
-        positions, probs = np.empty(size, dtype=np.int64), np.empty(size)
-        if size == self.num_samples:
-            positions[:], probs[:] = np.arange(size), 1.0
+        draw = empty_draw(self.batch_size, self._origin)
+        if self.batch_size == self.num_samples:
+            draw.indices[:], draw.probs[:], draw.loss_weights[:] = self._order, 1.0, 1.0 / self.num_samples
         else:
-            numbers = uniforms(2 * size, self.generator)
-            draw_ordered(self._tree, self.num_samples, size, self.min_prob, numbers, positions, probs)
-        return self._new_draw(self._samples_at(positions), probs)
+            arrays = (draw.indices, draw.probs, draw.loss_weights)
+            draw_ordered(self._tree, self._order, self.batch_size, self.min_prob, self._uniforms.take(), *arrays)
+        return draw.frozen()
 
     def _start_epoch(self, seed: int, weights: np.ndarray) -> None:
         self._order_seed, self._drawn = seed, 0
@@ -154,14 +154,15 @@ class ReplacementBandit(WeightedSelection):
         # A draw's probs are K p, so the smallest of them is K p_min.
         floor = self.batch_size * self.min_prob
         self._feedback = BanditFeedback(self.bandit_lr, floor, max_norm, keep_capped=False)
+        self._uniforms = Uniforms(self.batch_size, self.generator)
         self._tree = build_tree(np.ones(self.num_samples))
 
     def draw(self) -> Draw:
         """Choose K samples, one of them possibly several times. O(K log n)."""
-        positions, probs = np.empty(self.batch_size, dtype=np.int64), np.empty(self.batch_size)
-        numbers = uniforms(self.batch_size, self.generator)
-        draw_with_replacement(self._tree, *self._slope_and_base(), numbers, positions, probs)
-        return self._new_draw(positions, self.batch_size * probs)
+        draw = empty_draw(self.batch_size, self._origin)
+        arrays = (draw.indices, draw.probs, draw.loss_weights)
+        draw_with_replacement(self._tree, self.num_samples, *self._slope_and_base(), self._uniforms.take(), *arrays)
+        return draw.frozen()
 
     def _slope_and_base(self) -> tuple[float, float]:
         if self.form == "original":
@@ -217,12 +218,14 @@ class UniformSelection(BaseSelection):
             self._start_epoch(new_seed(self.generator))
         first = self._drawn * self.batch_size
         self._drawn += 1
-        indices = self._order[first : first + self.batch_size].astype(np.int64)
-        return self._new_draw(indices, np.full(self.batch_size, self.batch_size / self.num_samples))
+        draw = empty_draw(self.batch_size, self._origin)
+        draw.indices[:] = self._order[first : first + self.batch_size]
+        draw.probs[:], draw.loss_weights[:] = self.batch_size / self.num_samples, 1.0 / self.batch_size
+        return draw.frozen()
 
     def update(self, draw: Draw, norms: Any) -> None:
         """Check `draw` and `norms` as every selection does; there is nothing to learn."""
-        self._check_feedback(draw, norms)
+        _checks.vector("norms", self._check_feedback(draw, norms))
 
     def inclusion_probs(self) -> np.ndarray:
         """Return float64[n], K/n for every sample, whatever was drawn before in this epoch."""

@@ -15,9 +15,19 @@ def own_generator(generator: torch.Generator | None) -> torch.Generator:
     return generator
 
 
-def uniforms(count: int, generator: torch.Generator) -> np.ndarray:
-    """Return float64[count], uniform in [0, 1)."""
-    return torch.rand(count, dtype=torch.float64, generator=generator).numpy()
+class Uniforms:
+    """Numbers in [0, 1), `count` at a time, drawn in blocks: one call of torch costs as much as a whole draw."""
+
+    def __init__(self, count: int, generator: torch.Generator, *, calls: int = 16) -> None:
+        self.count, self.size, self.generator = count, count * calls, generator
+        self.rest = np.empty(0)  # what is left of the block
+
+    def take(self) -> np.ndarray:
+        """Return the next float64[count]."""
+        if not len(self.rest):
+            self.rest = torch.rand(self.size, dtype=torch.float64, generator=self.generator).numpy()
+        taken, self.rest = self.rest[: self.count], self.rest[self.count :]
+        return taken
 
 
 def new_seed(generator: torch.Generator) -> int:

@@ -115,7 +115,7 @@ def _recompute(tree, level, node):
 
 @jit
 def refresh(tree, positions):
-    """Recompute what stands above the leaves at `positions` (int64, ascending), each node once."""
+    """Recompute what stands above the leaves at `positions` (int64), each node once if they ascend."""
     nodes = positions.copy()
     count = len(nodes)
     for level in range(1, len(tree.offsets)):
@@ -206,19 +206,14 @@ def search(tree, slope, base, targets, positions, rests):
             rests[i] = rest if inside else mass
 
 
-def multiply(tree: Tree, positions: np.ndarray, factors: np.ndarray) -> None:
-    """Multiply the weights at `positions` (int64, any order, repeats allowed) and bring the tree up to date."""
-    # NumPy's sort is called here because compiling one takes longer than all else in this file.
-    _multiply(tree, positions, factors, np.sort(positions))
-
-
 @jit
-def _multiply(tree, positions, factors, ascending):
+def multiply(tree, positions, factors):
+    """Multiply the weights at `positions` (int64, repeats allowed) and bring the tree up to date."""
     for i in range(len(positions)):
         weight = tree.leaves[positions[i]]
         if weight > 0.0:
             tree.leaves[positions[i]] = max(weight * factors[i], SMALLEST)
-    refresh(tree, ascending)
+    refresh(tree, positions)
     if not _LOW <= largest_weight(tree) <= _HIGH:
         rescale(tree)
 

@@ -11,15 +11,17 @@ from adamcb import _checks
 from adamcb.selection._base import BaseSelection
 from adamcb.selection._draw import Draw
 from adamcb.selection._feedback import Feedback
+from adamcb.selection._random import Uniforms
 from adamcb.selection._tree import Tree, build_tree, in_range, multiply
 
 
 class WeightedSelection(BaseSelection):
     """A selection whose probabilities come from one weight per sample, which stand in the tree in some order."""
 
-    _learned_keys = ("weights", "feedback")
+    _learned_keys = ("weights", "feedback", "uniforms")
     _feedback: Feedback
     _tree: Tree
+    _uniforms: Uniforms
     _order: np.ndarray | None = None  # position in the tree → sample; None: as they come
     _position_of: np.ndarray | None = None  # sample → position in the tree
 
@@ -63,11 +65,7 @@ class WeightedSelection(BaseSelection):
         """
         values = self._check_feedback(draw, norms)
         self._feedback.check(values)
-        factors = np.exp(self._feedback.log_change(draw.probs, values))
-        multiply(self._tree, self._positions(draw), factors)
-
-    def _samples_at(self, positions: np.ndarray) -> np.ndarray:
-        return positions if self._order is None else self._order[positions].astype(np.int64)
+        multiply(self._tree, self._positions(draw), self._feedback.factors(draw.probs, values))
 
     def _positions(self, draw: Draw) -> np.ndarray:
         if self._position_of is None:
@@ -78,14 +76,23 @@ class WeightedSelection(BaseSelection):
         return {**super()._settings(), "exploration": self.exploration, **self._feedback.settings()}
 
     def _learned(self) -> dict[str, Any]:
-        return {"weights": torch.from_numpy(self.weights), "feedback": self._feedback.state_dict()}
+        return {
+            "weights": torch.from_numpy(self.weights),
+            "feedback": self._feedback.state_dict(),
+            "uniforms": torch.from_numpy(self._uniforms.rest.copy()),
+        }
 
     def _check_state(self, state: Any) -> None:
         super()._check_state(state)
         _checks.vector("state['weights']", state["weights"], length=self.num_samples)
+        numbers = _checks.vector("state['uniforms']", state["uniforms"])
+        if len(numbers) % self._uniforms.count:
+            rule = f"hold a multiple of {self._uniforms.count} numbers"
+            raise ValueError(f"`state['uniforms']` must {rule}, got len(state['uniforms'])={len(numbers)}.")
         for name in self._feedback.state_dict():
             _checks.real(f"state['feedback']['{name}']", state["feedback"].get(name), low=0.0)
 
     def _restore(self, state: dict[str, Any]) -> None:
         self._feedback.load_state_dict(state["feedback"])
+        self._uniforms.rest = state["uniforms"].numpy().copy()
         self._set_weights(state["weights"].numpy())

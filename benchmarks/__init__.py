@@ -1,0 +1,1 @@
+"""Measurements against peers; run one with `python -m benchmarks.NAME`."""

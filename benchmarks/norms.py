@@ -1,0 +1,113 @@
+"""How much per-sample gradient norms cost: forward plus backward with the engine, and with its peers, against without.
+
+    python benchmarks/norms.py [--rounds 15] [--models MLP CNN] [--peers engine opacus ...] [--no-memory]
+
+One thread; every round times each way once, in turn, on the same batch; the table holds ratios of medians. Peak memory is
+that of one step in a process of its own, above what the process held before the step. A way that cannot do a model
+shows "–", one that is not installed is left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import resource
+import statistics
+import subprocess
+import sys
+import time
+
+import torch
+
+from norms_models import PROBLEMS, Problem
+from norms_ways import WAYS, Unable
+
+
+def timed(step) -> float:
+    start = time.perf_counter()
+    step()
+    return time.perf_counter() - start
+
+
+def prepare(problem: Problem, names: list[str]) -> dict:
+    """Return a step for each way, all on the same initial weights and the same batch."""
+    steps = {}
+    for name in names:
+        torch.manual_seed(0)
+        model = problem.model()
+        batch = problem.inputs(problem.batch_size), problem.targets(problem.batch_size)
+        try:
+            steps[name] = WAYS[name](model, *batch)
+            steps[name]()
+        except Unable:
+            steps.pop(name, None)
+    return steps
+
+
+def measure(problem: Problem, names: list[str], rounds: int) -> tuple[float, dict[str, float]]:
+    """Return the plain step's median time in milliseconds, and each way's median over it."""
+    steps = prepare(problem, names)
+    times: dict[str, list[float]] = {name: [] for name in steps}
+    gc.disable()
+    for turn in range(rounds):
+        order = list(steps) if turn % 2 else list(reversed(steps))
+        for name in order:
+            times[name].append(timed(steps[name]))
+    gc.enable()
+    plain = statistics.median(times["plain"])
+    return 1e3 * plain, {name: statistics.median(values) / plain for name, values in times.items()}
+
+
+def peak_of(problem: Problem, name: str) -> float:
+    """Return the peak memory of one step in megabytes, measured in a new process."""
+    command = [sys.executable, __file__, "--peak", problem.name, name]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    return float(result.stdout.split()[-1]) if result.returncode == 0 else float("nan")
+
+
+def print_peak(name: str, way: str) -> None:
+    problem = next(p for p in PROBLEMS if p.name == name)
+    torch.manual_seed(0)
+    model, inputs, targets = problem.model(), problem.inputs(problem.batch_size), problem.targets(problem.batch_size)
+    WAYS["plain"](problem.model(), problem.inputs(2), problem.targets(2))()  # libraries load what they load once
+    step = WAYS[way](model, inputs, targets)
+    before = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize() / 2**20
+    step()
+    step()
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10 - before)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=15, help="timed rounds for each model")
+    parser.add_argument("--models", nargs="+", default=[], help="only models whose name holds one of these")
+    parser.add_argument("--ways", nargs="+", default=list(WAYS), help="only these ways (plain is always there)")
+    parser.add_argument("--no-memory", action="store_true", help="skip the peaks")
+    parser.add_argument("--peak", nargs=2, metavar=("MODEL", "WAY"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    if options.peak:
+        print_peak(*options.peak)
+        return
+    names = ["plain", *(name for name in WAYS if name in options.ways and name != "plain")]
+    others = names[1:]
+    memory = [] if options.no_memory else [name for name in ("exact",) if name in others]
+    print("| model | plain, ms | " + " | ".join(others) + "".join(f" | peak memory, {n}" for n in memory) + " |")
+    print("|---" * (2 + len(others) + len(memory)) + "|")
+    for problem in PROBLEMS:
+        if options.models and not any(word in problem.name for word in options.models):
+            continue
+        print_row(problem, others, memory, options.rounds)
+
+
+def print_row(problem: Problem, others: list[str], memory: list[str], rounds: int) -> None:
+    torch.manual_seed(0)
+    milliseconds, ratios = measure(problem, ["plain", *others], rounds)
+    cells = [f"{ratios[name]:.3f}" if name in ratios else "–" for name in others]
+    plain = peak_of(problem, "plain") if memory else 1.0
+    cells += [f"{peak_of(problem, name) / plain:.2f}" for name in memory]
+    print(f"| {problem.name} | {milliseconds:.1f} | " + " | ".join(cells) + " |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,226 @@
+"""`PerSampleNorms`: the norm of each sample's gradient, from the backward pass that training does anyway."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import _get_current_function_mode_stack
+
+from adamcb import _checks
+from adamcb.gradnorm import _last
+from adamcb.gradnorm._call import tensors_in
+from adamcb.gradnorm._mode import Tracer
+from adamcb.gradnorm._record import Pass
+
+
+class PerSampleNorms:
+    """Gives the norm of every sample's gradient after an ordinary `backward()`.
+
+    The loss is Σⱼ weightⱼ·lossⱼ, summed over the samples; norms are of ∇lossⱼ over all trainable parameters that the
+    model's forward uses. `param.grad` is what it would be without the engine. Where samples depend on each other
+    (BatchNorm in training), a sample's gradient is its contribution to the gradient of the batch.
+
+    The samples lie along the first dimension of the model's inputs; inside, they may be moved. Operations with
+    parameters outside the model's forward are not seen. In evaluation mode it works the same; under `no_grad` it costs
+    nothing. Copies and pickles of the model do not carry it.
+
+    Args:
+        model: The model whose gradients are measured. One engine at a time.
+        mode: "exact" for all parameters; "last-layer" for ‖∂lossⱼ/∂zⱼ‖, z the result of the last operation with
+            parameters: the bound of Katharopoulos and Fleuret (2018) up to a constant, at almost no cost.
+
+    Raises:
+        NotImplementedError: If modules cannot be measured; their paths are listed.
+        RuntimeError: If the model, or a part of it, is being measured already.
+
+    Example:
+        >>> import torch
+        >>> model = torch.nn.Linear(3, 1)
+        >>> weights = torch.tensor([0.5, 2.0])
+        >>> with PerSampleNorms(model) as norms:
+        ...     losses = model(torch.tensor([[1.0, 2.0, 2.0], [0.0, 0.0, 0.0]])).squeeze(1)
+        ...     (weights * losses).sum().backward()
+        ...     norms.take(weights)
+        tensor([3.1623, 1.0000])
+    """
+
+    def __init__(self, model: nn.Module, *, mode: str = "exact") -> None:
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"`model` must be a torch.nn.Module, got model of type {type(model).__name__}.")
+        self._exact = _checks.one_of("mode", mode, ("exact", "last-layer")) == "exact"
+        _refuse_second_engine(model)
+        if self._exact:
+            _refuse_unmeasurable(model)
+        self._compiled = hasattr(model, "_orig_mod")
+        _warn_of_compilation(model, self._exact)
+        self._open: list[tuple[Tracer, contextlib.ExitStack] | None] = []
+        self._done: list[Pass] = []
+        self._passes = 0
+        self._handles = (
+            model.register_forward_pre_hook(_Hook(self._enter), with_kwargs=True),
+            model.register_forward_hook(_Hook(self._leave), with_kwargs=True, always_call=True),
+        )
+
+    def __enter__(self) -> PerSampleNorms:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Take the engine off the model, which is then as it was. May be called twice."""
+        for handle in self._handles:
+            handle.remove()
+        self._done.clear()
+
+    def take(self, loss_weights: Any = None) -> Tensor:
+        """Return the norms of the samples that went backward since the last call, in the order of their forward.
+
+        With gradient accumulation, call it after each backward pass, or once for all with all weights.
+
+        Args:
+            loss_weights: float[K] > 0, what each sample's loss was multiplied by before `backward()`: its weight, times
+                the scale of a GradScaler, divided by the number of accumulation steps, and so on. None stands for 1.
+
+        Returns:
+            float32[K] on the model's device; float64 if the gradients are.
+
+        Raises:
+            RuntimeError: If no backward pass has happened, or it could not be measured.
+            ValueError: If `loss_weights` has the wrong length, or holds 0, NaN or infinity.
+        """
+        if not self._done:
+            raise RuntimeError(
+                "`take` must follow a backward pass through the model, and none has happened since the last call. "
+                "Call the model itself, with gradients enabled; pass what torch.compile returned if you use it."
+            )
+        records, self._done = sorted(self._done, key=lambda record: record.index), []
+        with torch.no_grad():
+            norms = torch.cat([record.square_norms() for record in records]).sqrt_()
+            if loss_weights is None:
+                return norms
+            return norms.div_(_weights_like(loss_weights, norms))
+
+    def _enter(self, model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        if torch.compiler.is_compiling():
+            return
+        watching = any(entry is not None for entry in self._open)  # the model calls itself
+        if watching or not torch.is_grad_enabled():
+            self._open.append(None)
+            return
+        for record in self._done:
+            record.settle()
+        tracer = Tracer(Pass(self._passes, self._done.append))
+        self._passes += 1
+        stack = contextlib.ExitStack()
+        if self._exact:
+            _refuse_outer_engine()
+            if self._compiled:
+                stack.enter_context(torch.compiler.set_stance("force_eager"))
+            tracer.mark_inputs((args, kwargs))
+            stack.enter_context(tracer)
+        self._open.append((tracer, stack))
+
+    def _leave(self, model: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
+        entry = self._open.pop() if self._open and not torch.compiler.is_compiling() else None
+        if entry is None:
+            return
+        tracer, stack = entry
+        stack.close()
+        outputs = tensors_in(output)
+        if self._exact:
+            for tensor in outputs:
+                tracer.notice(tensor)
+        else:
+            inputs = [tensor for tensor in tensors_in((args, kwargs)) if tensor.dim()]
+            _last.watch(tracer.record, outputs, inputs[0].shape[0] if inputs else 0)
+
+
+def _refuse_outer_engine() -> None:
+    if any(isinstance(mode, Tracer) for mode in _get_current_function_mode_stack()):
+        raise RuntimeError("The model is part of another model that PerSampleNorms measures; close one of the two.")
+
+
+class _Hook:
+    """A forward hook that stays behind when the model is copied or pickled."""
+
+    def __init__(self, function: Callable[..., None]) -> None:
+        self._function = function
+
+    def __call__(self, *args: Any) -> None:
+        self._function(*args)
+
+    def __reduce__(self) -> tuple:
+        return _left_behind, ()
+
+
+def _left_behind() -> Callable[..., None]:
+    return _nothing
+
+
+def _nothing(*args: Any) -> None:
+    """Stand in a copied model for the hooks of an engine that stayed with the original."""
+
+
+def _weights_like(loss_weights: Any, norms: Tensor) -> Tensor:
+    weights = loss_weights.detach().cpu() if isinstance(loss_weights, Tensor) else loss_weights
+    checked = _checks.vector("loss_weights", weights, length=len(norms))
+    zeros = (checked == 0.0).nonzero()[0]
+    if len(zeros):
+        raise ValueError(
+            f"`loss_weights` must hold numbers above 0, got loss_weights[{zeros[0]}]=0.0 ({len(zeros)} such of "
+            f"{len(checked)}): a loss multiplied by 0 leaves no gradient to measure."
+        )
+    return torch.as_tensor(checked, dtype=norms.dtype).to(norms.device)
+
+
+def _refuse_second_engine(model: nn.Module) -> None:
+    taken = [
+        path or "the model itself"
+        for path, module in model.named_modules()
+        if any(isinstance(hook, _Hook) for hook in module._forward_pre_hooks.values())
+    ]
+    if taken:
+        raise RuntimeError(f"PerSampleNorms is attached already, to {', '.join(taken)}; close it first.")
+
+
+def _refuse_unmeasurable(model: nn.Module) -> None:
+    """Raise for all modules whose parameters no rule and no fallback can follow."""
+    reasons = [(path, type(module).__name__, _obstacle(module)) for path, module in model.named_modules()]
+    refused = [f"{path or 'the model itself'} ({kind}): {why}" for path, kind, why in reasons if why]
+    if refused:
+        raise NotImplementedError(
+            "Per-sample gradients cannot be told apart in these modules. Freeze their parameters, replace them, or use "
+            'mode="last-layer".\n  ' + "\n  ".join(refused)
+        )
+
+
+def _obstacle(module: nn.Module) -> str | None:
+    parameters = [parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad]
+    if any(isinstance(parameter, nn.UninitializedParameter) for parameter in parameters):
+        return "its parameters have no shape yet; run one batch first"
+    if any(parameter.is_complex() for parameter in parameters):
+        return "complex parameters"
+    inside = any(parameter.requires_grad for parameter in module.parameters())
+    if isinstance(module, torch.jit.ScriptModule) and inside:
+        return "TorchScript hides its operations"
+    if isinstance(module, nn.DataParallel) and inside:
+        return "its replicas run in other threads; use DistributedDataParallel"
+    if isinstance(module, nn.AdaptiveLogSoftmaxWithLoss) and inside:
+        return "it sorts the samples by their targets"
+    return None
+
+
+def _warn_of_compilation(model: nn.Module, exact: bool) -> None:
+    if getattr(model, "_compiled_call_impl", None) is not None:
+        advice = "compiled in place, the model hides its operations: use torch.compile(model) and pass what it returns."
+    elif hasattr(model, "_orig_mod") and exact:
+        advice = 'the compiled model runs uncompiled while it is measured; mode="last-layer" keeps it compiled.'
+    else:
+        return
+    warnings.warn(f"PerSampleNorms: {advice}", UserWarning, stacklevel=3)

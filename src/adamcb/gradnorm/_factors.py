@@ -1,0 +1,210 @@
+"""What one use of a parameter adds to each sample's gradient, and the norms of sums of such parts.
+
+A part is never larger than it needs to be: `Dense` holds K gradients, `Outer` the two factors that the gradient of a
+matrix is made of, `Lookup` the rows of a table that were read. All of them sum over the positions of a sample, and the
+loss is summed, not averaged, over the samples: weights are in the incoming gradients already.
+
+Letters: K samples, B blocks (groups of a convolution), T positions, a × b the matrix.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+# Products are cut so that a piece stays in the cache of one core.
+_CHUNK = 1 << 20
+
+
+class Part(Protocol):
+    """One use of one parameter: K gradients in some form."""
+
+    def square_norms(self) -> Tensor:
+        """Return float[K]: the squared norms."""
+        ...
+
+    def dense(self) -> Tensor:
+        """Return float[K, ...]: the gradients, in the parameter's shape."""
+        ...
+
+
+class Formed(Part, Protocol):
+    """A part that can give the gradient of the batch as well, so that autograd need not."""
+
+    def total(self) -> Tensor:
+        """Return the gradient of the batch, in the parameter's shape."""
+        ...
+
+    def total_and_square_norms(self) -> tuple[Tensor, Tensor]:
+        """Return both from gradients formed once."""
+        ...
+
+
+def accurate(tensor: Tensor) -> Tensor:
+    """Return `tensor` in float32 or better: squares of half-precision gradients overflow and vanish."""
+    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+
+
+def squares(tensor: Tensor) -> Tensor:
+    """Return Σ tensor² over all but the first dimension."""
+    flat = tensor.flatten(1)
+    return torch.linalg.vector_norm(flat, dim=1).square_()
+
+
+class Dense:
+    """K gradients as they are."""
+
+    def __init__(self, gradients: Tensor) -> None:
+        self.gradients = gradients
+
+    def square_norms(self) -> Tensor:
+        """Return float[K]."""
+        return squares(accurate(self.gradients))
+
+    def dense(self) -> Tensor:
+        """Return float[K, ...]."""
+        return accurate(self.gradients)
+
+
+class Outer:
+    """Gradients Σₜ leftₜ ⊗ rightₜ of a matrix, or of B matrices side by side.
+
+    ‖Σₜ lₜ ⊗ rₜ‖² = Σₜₛ ⟨lₜ, lₛ⟩⟨rₜ, rₛ⟩, which needs no gradient: T²(a + b) products against T·a·b.
+
+    Args:
+        left: [K, B, T, a].
+        right: [K, B, T, b].
+        shape: The parameter's.
+        transposed: Whether the parameter is b × a.
+    """
+
+    def __init__(self, left: Tensor, right: Tensor, shape: Sequence[int], *, transposed: bool = False) -> None:
+        self.left, self.right = (right, left) if transposed else (left, right)
+        self.shape = tuple(shape)
+
+    @staticmethod
+    def prefers_forming(positions: int, rows: int, columns: int) -> bool:
+        """Tell whether forming the K gradients, which also saves the ordinary product, beats the Gram form."""
+        # Forming replaces a product that is done anyway; what it adds is passing over K·a·b numbers.
+        gram = positions * positions * (rows + columns)
+        return positions > 1 and gram > 0.25 * positions * rows * columns
+
+    def square_norms(self) -> Tensor:
+        """Return float[K], by the cheaper of the two forms."""
+        left, right = accurate(self.left), accurate(self.right)
+        positions, a, b = left.shape[2], left.shape[3], right.shape[3]
+        if positions == 1:
+            products = torch.linalg.vector_norm(left, dim=3).mul_(torch.linalg.vector_norm(right, dim=3)).square_()
+            return products.flatten(1).sum(1) if products.shape[1] > 1 else products.flatten()
+        per_sample = left.shape[1] * min(positions * positions, a * b)
+        step = max(1, _CHUNK // max(1, per_sample))
+        norms = _gram_norms if positions * (a + b) < a * b else _formed_norms
+        pieces = zip(left.split(step), right.split(step), strict=True)
+        return torch.cat([norms(*piece) for piece in pieces])
+
+    def dense(self) -> Tensor:
+        """Return float[K, ...]."""
+        product = torch.matmul(accurate(self.left).transpose(2, 3), accurate(self.right))
+        return product.reshape(-1, *self.shape)
+
+    def total(self) -> Tensor:
+        """Return the gradient of the batch, as autograd would."""
+        left, right = (side.transpose(0, 1).flatten(1, 2) for side in (self.left, self.right))
+        return torch.matmul(left.transpose(1, 2), right).reshape(self.shape)
+
+    def total_and_square_norms(self) -> tuple[Tensor, Tensor]:
+        """Return the batch gradient and float[K] from gradients formed once, a few samples at a time."""
+        size = math.prod(self.shape)
+        step = max(1, _CHUNK // size)
+        total, norms = self.left.new_zeros(size), []
+        for left, right in zip(self.left.split(step), self.right.split(step), strict=True):
+            formed = torch.matmul(left.transpose(2, 3), right).flatten(1)
+            norms.append(squares(formed))
+            total += formed[0] if len(formed) == 1 else formed.sum(0)
+        return total.view(self.shape), torch.cat(norms)
+
+
+def _gram_norms(left: Tensor, right: Tensor) -> Tensor:
+    grams = torch.matmul(left, left.transpose(2, 3)), torch.matmul(right, right.transpose(2, 3))
+    return grams[0].mul_(grams[1]).flatten(1).sum(1).clamp_(min=0)
+
+
+def _formed_norms(left: Tensor, right: Tensor) -> Tensor:
+    return squares(torch.matmul(left.transpose(2, 3), right))
+
+
+class Lookup:
+    """Gradients of a table: row indices[k, t] gets values[k, t].
+
+    Args:
+        indices: int64[K, T].
+        values: [K, T, d].
+        shape: The table's.
+    """
+
+    def __init__(self, indices: Tensor, values: Tensor, shape: Sequence[int]) -> None:
+        self.indices, self.values, self.shape = indices, values, tuple(shape)
+
+    def square_norms(self) -> Tensor:
+        """Return float[K]: rows that a sample read more than once are added up first."""
+        samples, count = self.indices.shape
+        keys = self.indices + self.shape[0] * torch.arange(samples, device=self.indices.device).unsqueeze(1)
+        found, where = torch.unique(keys, return_inverse=True)
+        values = accurate(self.values).reshape(samples * count, -1)
+        added = values.new_zeros(len(found), values.shape[1]).index_add_(0, where.flatten(), values)
+        return values.new_zeros(samples).index_add_(0, found // self.shape[0], squares(added))
+
+    def dense(self) -> Tensor:
+        """Return float[K, rows, d]."""
+        samples, count = self.indices.shape
+        offsets = self.shape[0] * torch.arange(samples, device=self.indices.device).unsqueeze(1)
+        values = accurate(self.values).reshape(samples * count, -1)
+        table = values.new_zeros(samples * self.shape[0], values.shape[1])
+        return table.index_add_(0, (self.indices + offsets).flatten(), values).view(samples, *self.shape)
+
+
+def joint_square_norms(parts: Sequence[Part]) -> Tensor:
+    """Return float[K]: the squared norms of the sum of several parts of one parameter, cross terms and all.
+
+    Factors of the same kind are joined along T. A tied embedding, read as a table and used as a matrix, needs no
+    gradient of its size either: ⟨Outer, Lookup⟩ = Σₜₛ leftₜ[indexₛ]⟨rightₜ, valueₛ⟩.
+    """
+    outers = [part for part in parts if isinstance(part, Outer)]
+    lookups = [part for part in parts if isinstance(part, Lookup)]
+    if len(outers) + len(lookups) < len(parts):
+        return squares(_summed(parts))
+    if not lookups:
+        return _join_outers(outers).square_norms()
+    lookup = _join_lookups(lookups)
+    if not outers:
+        return lookup.square_norms()
+    outer = _join_outers(outers)
+    return (outer.square_norms() + lookup.square_norms() + 2 * _cross(outer, lookup)).clamp_(min=0)
+
+
+def _summed(parts: Sequence[Part]) -> Tensor:
+    total = parts[0].dense().clone()
+    for part in parts[1:]:
+        total += part.dense()
+    return total
+
+
+def _join_outers(parts: Sequence[Outer]) -> Outer:
+    joined = Outer(torch.cat([p.left for p in parts], 2), torch.cat([p.right for p in parts], 2), parts[0].shape)
+    return joined if len(parts) > 1 else parts[0]
+
+
+def _join_lookups(parts: Sequence[Lookup]) -> Lookup:
+    indices, values = torch.cat([p.indices for p in parts], 1), torch.cat([p.values for p in parts], 1)
+    return Lookup(indices, values, parts[0].shape) if len(parts) > 1 else parts[0]
+
+
+def _cross(outer: Outer, lookup: Lookup) -> Tensor:
+    left, right = accurate(outer.left).flatten(0, 1), accurate(outer.right).flatten(0, 1)
+    index = lookup.indices.unsqueeze(1).expand(-1, left.shape[1], -1)
+    products = torch.bmm(right, accurate(lookup.values).transpose(1, 2))
+    return left.gather(2, index).mul_(products).flatten(1).sum(1)

@@ -1,0 +1,214 @@
+"""Watches the operations of one forward pass and attaches a rule to each that uses a parameter.
+
+Nothing is left on modules or parameters: rules hang on the graph of this forward pass and go with it.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import BackwardCFunction
+from torch.nn import Parameter
+from torch.overrides import TorchFunctionMode
+
+from adamcb.gradnorm import _fallback, _rules
+from adamcb.gradnorm._call import Call, tensors_in
+from adamcb.gradnorm._layout import MOVING, Batch, follow
+from adamcb.gradnorm._opening import OPENINGS
+from adamcb.gradnorm._record import Origin, Pass, Use
+
+_EXPANSIONS = {"expand", "expand_as", "broadcast_to", "repeat"}
+_TRANSPOSES = {"t", "T", "mT", "transpose", "permute", "swapaxes", "swapdims"}
+
+
+class Tracer(TorchFunctionMode):
+    """Follows the batch through one forward pass.
+
+    Args:
+        record: Where the norms go.
+    """
+
+    def __init__(self, record: Pass) -> None:
+        super().__init__()
+        self.record = record
+        self._marks: dict[int, tuple[weakref.ref, Any]] = {}
+        self._noticed: weakref.WeakSet = weakref.WeakSet()
+        self._operations = 0
+        self._again = False
+
+    def mark_inputs(self, inputs: Any) -> None:
+        """Take the first dimension of every input tensor as its batch."""
+        for tensor in tensors_in(inputs):
+            if tensor.dim() and not isinstance(tensor, Parameter):
+                self.mark(tensor, Batch(0, tensor.shape[0]))
+
+    def mark(self, tensor: Tensor, mark: Any) -> None:
+        """Note what is known of a tensor, for as long as it lives."""
+        self._marks[id(tensor)] = (weakref.ref(tensor), mark)
+
+    def mark_of(self, tensor: Tensor) -> Any:
+        """Return a `Batch`, an `Origin` or None."""
+        if isinstance(tensor, Parameter):
+            return Origin((tensor,)) if tensor.requires_grad else None
+        found = self._marks.get(id(tensor))
+        return found[1] if found is not None and found[0]() is tensor else None
+
+    def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        name = func.__name__ if func.__name__ != "__get__" else func.__self__.__name__
+        if name in OPENINGS:
+            with self:
+                return OPENINGS[name](self.mark, func, *args, **kwargs)
+        marks, kinds = {}, set()
+        for tensor in tensors_in((args, kwargs) if kwargs else args):
+            mark = self.mark_of(tensor)
+            if mark is not None:
+                marks[id(tensor)] = mark
+                kinds.add(type(mark))
+            self.notice(tensor)
+        if len(kinds) == 2:
+            return self._meet(Call(name, func, args, kwargs, marks))
+        out = func(*args, **kwargs)
+        if marks and isinstance(out, (Tensor, tuple, list)):
+            call = Call(name, func, args, kwargs, marks)
+            self._mark_results(call, out) if Batch in kinds else self._mark_made(call, out)
+        return out
+
+    def notice(self, tensor: Tensor) -> None:
+        """Look for what a mode cannot see: the nodes of custom functions, reentrant checkpoints among them."""
+        node = tensor.grad_fn
+        if not isinstance(node, BackwardCFunction) or type(node) is _TAP or node in self._noticed:
+            return
+        self._noticed.add(node)
+        if type(node).__name__ == "CheckpointFunctionBackward":
+            inputs = [(saved, self.mark_of(saved)) for saved in node.saved_tensors]
+            node.register_prehook(functools.partial(self._reenter, inputs))
+            node.register_hook(self._exit)
+        else:
+            self._meet_custom(node, tensor)
+
+    def _reenter(self, inputs: list[tuple[Tensor, Any]], grads: Any) -> None:
+        """Watch the forward pass that a checkpoint runs again inside the backward pass."""
+        for tensor, mark in inputs:
+            if mark is not None:
+                self.mark(tensor, mark)
+        self._again = True
+        self.__enter__()
+
+    def _exit(self, grads: Any, more: Any) -> None:
+        self.__exit__(None, None, None)
+        self._again = False
+
+    def _mark_results(self, call: Call, out: Any) -> None:
+        """Say where the samples are in the results of an operation on the batch."""
+        first = call.args[0] if call.args else None
+        batch = call.batch(first)
+        if batch is not None and len(call.marks) == 1 and batch.dim == 0 and call.name not in MOVING:
+            # By far the most common case: one argument with the samples in front, and a result like it.
+            if isinstance(out, Tensor) and out.dim() == first.dim() and out.shape[0] == first.shape[0]:
+                self._marks[id(out)] = (weakref.ref(out), batch)
+                return
+        sources = [(t, found) for t in tensors_in((call.args, call.kwargs)) if (found := call.batch(t)) is not None]
+        # What an operation knew for certain goes first, then the argument that spans the result's dimensions.
+        sources.sort(key=lambda pair: (pair[1].dim < 0, not pair[1].sure, -pair[0].dim()))
+        for result in tensors_in(out):
+            marks = (follow(call.name, call.func, call.args, call.kwargs, *pair, result) for pair in sources)
+            self.mark(result, next((mark for mark in marks if mark.dim >= 0), Batch(-1, sources[0][1].size)))
+
+    def _mark_made(self, call: Call, out: Any) -> None:
+        """Remember that a tensor was made of parameters alone."""
+        leaves, source = call.leaves(), call.args[0] if call.args else None
+        for result in tensors_in(out):
+            if result.requires_grad and not isinstance(result, Parameter):
+                swapped = call.name in _TRANSPOSES and isinstance(source, Parameter) and source.dim() == 2
+                swapped = swapped and result.stride() != source.stride()
+                expanded = call.name in _EXPANSIONS and _broadcasts(source, result)
+                self.mark(result, Origin(leaves, source if swapped else None, source if expanded else None))
+
+    def _meet(self, call: Call) -> Any:
+        """Run an operation in which parameters meet the batch, with its rule attached."""
+        if not self._again:  # a checkpoint's second run uses nothing that its first has not
+            self.record.count(call.leaves())
+        uses = _rules.uses_of(call) if torch.is_grad_enabled() else []
+        forming = next((use for use in uses if use.forms), None)
+        out = self._run(call, forming)
+        self._mark_results(call, out)
+        if uses:
+            call.out = self.mark_of(out)
+            self._attach(call, [use for use in uses if use is not forming], out)
+        return out
+
+    def _meet_custom(self, node: Any, out: Tensor) -> None:
+        """Attach the fallback to the result of a custom autograd function that has parameters among its inputs."""
+        places = [(place, getattr(edge[0], "variable", None)) for place, edge in enumerate(node.next_functions)]
+        places = [(place, leaf) for place, leaf in places if isinstance(leaf, Parameter)]
+        if places:
+            call = Call(type(node).__name__, node, (), {}, {})
+            mark = self.mark_of(out)
+            call.out = mark if isinstance(mark, Batch) else call.out
+            self.record.count([leaf for _, leaf in places])
+            uses = [_fallback.custom_use(call, weakref.ref(node), place, leaf) for place, leaf in places]
+            self._attach(call, uses, out)
+
+    def _run(self, call: Call, forming: Use | None) -> Any:
+        """Run the operation; a weight whose gradient will be supplied is detached, so that autograd skips it."""
+        if forming is None:
+            return call.func(*call.args, **call.kwargs)
+        swap = {id(forming.tensor): forming.tensor.detach()}
+        args = [swap.get(id(arg), arg) for arg in call.args]
+        kwargs = {key: swap.get(id(arg), arg) for key, arg in call.kwargs.items()}
+        self._operations += 1
+        fire = functools.partial(self._supply, forming, self._operations)
+        return _Tap.apply(call.func(*args, **kwargs), forming.tensor, fire, *forming.saved)
+
+    def _attach(self, call: Call, uses: list[Use], out: Any) -> None:
+        if not isinstance(out, Tensor) or call.out.dim < 0:
+            shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors_in(out))
+            raise NotImplementedError(
+                f"`{call.name}` meets parameters where the samples cannot be told apart: its result, of shape {shapes}, "
+                "does not show which of its numbers belong to which sample."
+            )
+        if uses:
+            self._operations += 1
+            out.register_hook(functools.partial(self._observe, uses, self._operations))
+
+    def _observe(self, uses: list[Use], operation: int, grad: Tensor) -> None:
+        self.record.begin(operation)
+        with torch.no_grad():
+            self.record.observe(uses, grad)
+
+    def _supply(self, use: Use, operation: int, grad: Tensor) -> Tensor:
+        self.record.begin(operation)
+        return self.record.supply(use, grad)
+
+
+class _Tap(torch.autograd.Function):
+    """The identity on the result of an operation whose weight was detached; supplies the weight's gradient."""
+
+    @staticmethod
+    def forward(ctx: Any, result: Tensor, weight: Tensor, supply: Any, *saved: Tensor) -> Tensor:
+        ctx.supply, ctx.dtype = supply, weight.dtype
+        ctx.save_for_backward(*saved)  # the rule holds them too; saved so that autograd notices a change in place
+        return result.data  # not a view for autograd, so that an activation may work on it in place
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        if torch.is_grad_enabled():
+            raise RuntimeError("create_graph=True is not supported while PerSampleNorms is attached; close it first.")
+        saved = ctx.saved_tensors
+        return grads[0], ctx.supply(grads[0]).to(ctx.dtype), None, *(None for _ in saved)
+
+
+_TAP = _Tap._backward_cls  # type: ignore[attr-defined]
+
+
+def _broadcasts(source: Any, result: Tensor) -> bool:
+    """Tell whether `result` only repeats `source` along dimensions of size one."""
+    if not isinstance(source, Tensor):
+        return False
+    pairs = zip(reversed(source.shape), reversed(result.shape), strict=False)
+    return all(size in (1, full) for size, full in pairs)

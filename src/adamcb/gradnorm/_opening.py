@@ -1,0 +1,128 @@
+"""Operations that are opened up, so that the rules for what they are made of apply.
+
+Attention and the recurrent layers hide their parameters inside one call. Opened, they run as the same mathematics in
+smaller steps, at the speed of those; their weights then meet the batch in `linear` alone.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from adamcb.gradnorm._layout import Batch
+
+
+def attention(mark: Callable[[Tensor, Batch], None], func: Any, *args: Any, **kwargs: Any) -> Any:
+    """Run the body of `multi_head_attention_forward`, whose inputs are [T, K, d] or, for a single sample, [T, d]."""
+    query, key, value = ([*args, None, None, None][i] if len(args) > i else kwargs[n] for i, n in enumerate(_QKV))
+    for tensor in (query, key, value):
+        if tensor.dim() == 3 and not isinstance(tensor, torch.nn.Parameter):
+            mark(tensor, Batch(1, tensor.shape[1], sure=True))
+    return _body(func)(*args, **kwargs)
+
+
+_QKV = ("query", "key", "value")
+
+
+def _body(func: Any) -> Callable:
+    """Return a Python function of torch without its first step, which would hand the call to the mode again."""
+    names = {"has_torch_function", "has_torch_function_unary", "has_torch_function_variadic"}
+    scope = {**func.__globals__, **{name: lambda *_: False for name in names}}
+    body = types.FunctionType(func.__code__, scope, func.__name__, func.__defaults__, func.__closure__)
+    body.__kwdefaults__ = func.__kwdefaults__
+    return body
+
+
+Cell = Callable[[Tensor, "tuple[Tensor, ...]"], "tuple[Tensor, ...]"]
+
+
+def _lstm_cell(gates: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    into, forget, new, out = (gates + hidden).chunk(4, -1)
+    cell = forget.sigmoid() * state[1] + into.sigmoid() * new.tanh()
+    return out.sigmoid() * cell.tanh(), cell
+
+
+def _gru_cell(gates: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    reset, update, new = gates.chunk(3, -1)
+    hidden_reset, hidden_update, hidden_new = hidden.chunk(3, -1)
+    fresh = torch.tanh(new + (reset + hidden_reset).sigmoid() * hidden_new)
+    kept = (update + hidden_update).sigmoid()
+    return (fresh + kept * (state[0] - fresh),)
+
+
+def _tanh_cell(gates: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return (torch.tanh(gates + hidden),)
+
+
+def _relu_cell(gates: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    return (torch.relu(gates + hidden),)
+
+
+def _recurrent(cell: Callable) -> Callable:
+    def run(mark: Callable[[Tensor, Batch], None], func: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
+        if kwargs or len(args) != 9 or not isinstance(args[3], bool):
+            raise NotImplementedError(
+                "A PackedSequence cannot be told apart by samples; pad the sequences and mask the losses instead."
+            )
+        input, states, weights, has_biases, num_layers, dropout, train, bidirectional, batch_first = args
+        states = tuple(states) if isinstance(states, (tuple, list)) else (states,)
+        mark(input, Batch(0 if batch_first else 1, input.shape[0 if batch_first else 1], sure=True))
+        for state in states:
+            mark(state, Batch(1, state.shape[1], sure=True))
+        steps = input.transpose(0, 1) if batch_first else input
+        directions, finals = 2 if bidirectional else 1, []
+        per_pass = len(weights) // (num_layers * directions)
+        for layer in range(num_layers):
+            results = []
+            for direction in range(directions):
+                at = layer * directions + direction
+                own = _Weights(weights[at * per_pass : (at + 1) * per_pass], has_biases)
+                start = tuple(state[at] for state in states)
+                output, final = _scan(cell, steps, start, own, reverse=direction == 1)
+                results.append(output)
+                finals.append(final)
+            steps = torch.cat(results, -1) if directions == 2 else results[0]
+            if dropout and train and layer < num_layers - 1:
+                steps = F.dropout(steps, dropout)
+        output = steps.transpose(0, 1) if batch_first else steps
+        return output, *(torch.stack(parts) for parts in zip(*finals, strict=True))
+
+    return run
+
+
+class _Weights:
+    """The parameters of one layer in one direction, in the order in which torch lists them."""
+
+    def __init__(self, weights: Sequence[Tensor], has_biases: bool) -> None:
+        self.input, self.hidden = weights[0], weights[1]
+        self.input_bias, self.hidden_bias = (weights[2], weights[3]) if has_biases else (None, None)
+        rest = weights[4:] if has_biases else weights[2:]
+        self.projection = rest[0] if rest else None
+
+
+def _scan(
+    cell: Callable, steps: Tensor, state: tuple[Tensor, ...], own: _Weights, *, reverse: bool
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Run one layer over [T, K, d] in one direction; return [T, K, h] and the last state."""
+    gates = F.linear(steps, own.input, own.input_bias).unbind(0)
+    outputs = []
+    for gate in reversed(gates) if reverse else gates:
+        state = cell(gate, F.linear(state[0], own.hidden, own.hidden_bias), state)
+        if own.projection is not None:
+            state = (F.linear(state[0], own.projection), *state[1:])
+        outputs.append(state[0])
+    return torch.stack(outputs[::-1] if reverse else outputs), state
+
+
+OPENINGS: dict[str, Callable] = {
+    "multi_head_attention_forward": attention,
+    "lstm": _recurrent(_lstm_cell),
+    "gru": _recurrent(_gru_cell),
+    "rnn_tanh": _recurrent(_tanh_cell),
+    "rnn_relu": _recurrent(_relu_cell),
+}

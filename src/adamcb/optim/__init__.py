@@ -1,0 +1,6 @@
+"""AdamX, and the learning-rate schedule of the paper's theorems."""
+
+from adamcb.optim._adamx import AdamX
+from adamcb.optim._schedules import inverse_sqrt
+
+__all__ = ["AdamX", "inverse_sqrt"]

@@ -1,0 +1,236 @@
+"""AdamX as a torch optimizer: groups, state and checkpoints. The arithmetic is in `_update`."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim.optimizer import (
+    Optimizer,
+    ParamsT,
+    _device_dtype_check_for_fused,
+    _get_scalar_dtype,
+    _use_grad_for_differentiable,
+)
+
+from adamcb import _checks
+from adamcb.optim._update import capturable_step, fused_step, plain_step
+
+_MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
+# What an AdamX group is to `torch.optim.Adam`, which then reads our checkpoints as the AMSGrad that they are.
+_AS_ADAM = {"amsgrad": True, "decoupled_weight_decay": True}
+# Older releases of torch know of CUDA only.
+_HEALTH_CHECK = next(
+    name
+    for name in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check")
+    if hasattr(Optimizer, name)
+)
+_WHY_NOT_FUSED = {
+    "foreach": "they are two ways to do the same",
+    "differentiable": "the fused kernel has no derivatives",
+    "capturable": "the fused kernel takes β₁ as a number, and AdamX has another one at every step",
+}
+
+
+class AdamX(Optimizer):
+    """AMSGrad with the correction that a decaying β₁ asks for (Algorithm 1, lines 4 to 7).
+
+    With β₁,t = β₁ λᵗ⁻¹, step t = 1, 2, … does
+        m_t = β₁,t m_t−1 + (1 − β₁,t) g_t
+        v_t = β₂ v_t−1 + (1 − β₂) g_t²
+        v̂_t = max{ (1 − β₁,t)² / (1 − β₁,t−1)² · v̂_t−1, v_t },  v̂₁ = v₁
+        θ_t+1 = θ_t − α m_t / (√v̂_t + ε)
+
+    `bias_correction=True` puts m_t / (1 − β₁ᵗ) and v̂_t / (1 − β₂ᵗ) in the last line: Adam's corrections, with the
+    constant β₁, and after the maximum, as `torch.optim.Adam(amsgrad=True)` does. With `beta1_decay=1` the two
+    optimizers are then the same. Without it the first steps are about three times as long as Adam's.
+
+    State has torch's names: `step`, `exp_avg` (m), `exp_avg_sq` (v), `max_exp_avg_sq` (v̂). A checkpoint of Adam or
+    AMSGrad loads; settings that it does not know stay as they are here. Adam's has no v̂: it starts at v, the
+    largest value that the checkpoint knows of.
+
+    The factor of v̂ is 1 + 1.8e-7 at the default λ. Where the parameters' type is too coarse for that, it is applied
+    for several steps at once: every 8 in float32 (never more than 1.3e-6 late). In float64 it is every step.
+
+    Args:
+        params: Parameters, named parameters or groups of either, as for every torch optimizer.
+        lr: α, at or above 0; a number or a 1-element tensor. For α/√t see `inverse_sqrt`.
+        betas: β₁ and β₂, each in [0, 1). The regret bound needs β₁ ≤ √β₂, and is finite only below; values that
+            break it are allowed with a warning.
+        eps: ε, at or above 0.
+        beta1_decay: λ in (0, 1]. The regret bound needs λ < 1; at 1, v̂ is that of AMSGrad.
+        bias_correction: See above; `False` is the paper's.
+        weight_decay: Decoupled: θ is multiplied by 1 − α·weight_decay before the step, as in AdamW.
+        maximize: Climb instead of descend.
+        foreach: Update lists of parameters instead of one at a time. `None` chooses as torch does.
+        fused: Use torch's fused kernel. It takes β₁ as a number that must be known on the host, so it excludes
+            `capturable`; it has no derivatives, so it excludes `differentiable`.
+        capturable: Never read `step` back from the device, so that a graph can be captured.
+        differentiable: Let autograd run through the step. The state is replaced, not overwritten.
+
+    Raises:
+        ValueError: If a value is out of its range.
+        RuntimeError: If options exclude each other, and from `step` for sparse gradients.
+
+    Example:
+        >>> import torch
+        >>> from adamcb.optim import AdamX
+        >>> weight = torch.tensor([1.0, -2.0], requires_grad=True)
+        >>> optimizer = AdamX([weight], lr=0.01, bias_correction=True)
+        >>> weight.square().sum().backward()
+        >>> optimizer.step()
+        >>> weight.detach()
+        tensor([ 0.9900, -1.9900])
+    """
+
+    def __init__(
+        self,
+        params: ParamsT,
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        *,
+        beta1_decay: float = 1 - 1e-8,
+        bias_correction: bool = False,
+        weight_decay: float = 0.0,
+        maximize: bool = False,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "beta1_decay": beta1_decay,
+            "bias_correction": bias_correction,
+            "weight_decay": weight_decay,
+            "maximize": maximize,
+            "foreach": foreach,
+            "fused": fused,
+            "capturable": capturable,
+            "differentiable": differentiable,
+            **_AS_ADAM,
+        }
+        _check(defaults)
+        super().__init__(params, defaults)
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        # If so, GradScaler does not unscale the gradients but leaves `grad_scale` and `found_inf` here.
+        return all(group["fused"] for group in self.param_groups)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a group, as every torch optimizer does, once its own settings have passed the constructor's checks."""
+        if isinstance(param_group, dict) and not param_group.keys().isdisjoint(self.defaults):
+            _check({**self.defaults, **param_group})
+        super().add_param_group(param_group)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # When a checkpoint is loaded, these are the groups as they were constructed.
+        constructed = self.__dict__.get("param_groups", [])
+        super().__setstate__(state)
+        for group, own in itertools.zip_longest(self.param_groups, constructed, fillvalue={}):
+            if group.get("weight_decay") and not group.get("decoupled_weight_decay", True):
+                warnings.warn(
+                    f"The checkpoint's weight_decay={group['weight_decay']} was an L2 penalty; "
+                    "AdamX takes it as decoupled weight decay.",
+                    stacklevel=2,
+                )
+            group.update(_AS_ADAM)
+            for key, value in {**self.defaults, **own}.items():
+                group.setdefault(key, value)
+            for param in group["params"]:
+                if param in self.state:
+                    _complete(self.state[param], param, on_device=group["capturable"])
+
+    def _init_group(
+        self,
+        group: dict[str, Any],
+        params: list[Tensor],
+        grads: list[Tensor],
+        exp_avgs: list[Tensor],
+        exp_avg_sqs: list[Tensor],
+        max_exp_avg_sqs: list[Tensor],
+        state_steps: list[Tensor],
+    ) -> None:
+        # The name and the lists to be filled are torch's own: torch.compile runs a method of this name untraced.
+        for param in group["params"]:
+            if param.grad is None:
+                continue
+            if param.grad.is_sparse:
+                raise RuntimeError("AdamX does not support sparse gradients, please consider SparseAdam instead")
+            state = self.state[param]
+            if not state:
+                if group["fused"]:
+                    _device_dtype_check_for_fused(param)
+                device = param.device if group["capturable"] else "cpu"
+                state["step"] = torch.zeros((), dtype=_get_scalar_dtype(), device=device)
+                for key in _MOMENTS:
+                    state[key] = torch.zeros_like(param, memory_format=torch.preserve_format)
+            elif group["differentiable"]:
+                # The graph of the step before still needs these.
+                state.update({key: tensor.clone() for key, tensor in state.items()})
+            params.append(param)
+            grads.append(param.grad)
+            exp_avgs.append(state["exp_avg"])
+            exp_avg_sqs.append(state["exp_avg_sq"])
+            max_exp_avg_sqs.append(state["max_exp_avg_sq"])
+            state_steps.append(state["step"])
+
+    @_use_grad_for_differentiable
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """Update the parameters that have a gradient, and return what `closure`, if there is one, returned."""
+        getattr(self, _HEALTH_CHECK)()
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            lists: tuple[list[Tensor], ...] = ([], [], [], [], [], [])
+            self._init_group(group, *lists)
+            *columns, steps = lists
+            if not steps:
+                continue
+            if group["fused"]:
+                fused_step(columns, steps, group, getattr(self, "grad_scale", None), getattr(self, "found_inf", None))
+            elif group["capturable"] or group["differentiable"] or torch.compiler.is_compiling():
+                capturable_step(columns, steps, group)
+            else:
+                plain_step(columns, steps, group)
+        return loss
+
+
+def _check(group: dict[str, Any]) -> None:
+    lr = group["lr"]
+    if isinstance(lr, Tensor) and lr.numel() != 1:
+        raise ValueError(f"`lr` must be a number or a 1-element tensor, got lr of shape {tuple(lr.shape)}.")
+    _checks.real("lr", lr.item() if isinstance(lr, Tensor) else lr, low=0.0)
+    if not (isinstance(group["betas"], (tuple, list)) and len(group["betas"]) == 2):
+        raise ValueError(f"`betas` must be two numbers, got betas={group['betas']}.")
+    beta1, beta2 = (_checks.real(f"betas[{i}]", group["betas"][i], low=0.0, high=1.0, high_open=True) for i in (0, 1))
+    _checks.real("eps", group["eps"], low=0.0)
+    _checks.real("beta1_decay", group["beta1_decay"], low=0.0, low_open=True, high=1.0)
+    _checks.real("weight_decay", group["weight_decay"], low=0.0)
+    for option in ("foreach", "differentiable", "capturable"):
+        if group["fused"] and group[option]:
+            raise RuntimeError(f"`fused` and `{option}` cannot be `True` together: {_WHY_NOT_FUSED[option]}.")
+    if beta1 > math.sqrt(beta2):
+        warnings.warn(
+            f"The regret bound of AdamX needs β₁ ≤ √β₂: with betas={group['betas']} there is no guarantee.",
+            stacklevel=3,
+        )
+
+
+def _complete(state: dict[str, Any], param: Tensor, *, on_device: bool) -> None:
+    """Make the state of a checkpoint that is old, or Adam's, into one of ours."""
+    step = torch.as_tensor(state["step"], dtype=_get_scalar_dtype())
+    state["step"] = step.to(param.device if on_device else "cpu")
+    if "max_exp_avg_sq" not in state:
+        state["max_exp_avg_sq"] = state["exp_avg_sq"].clone(memory_format=torch.preserve_format)

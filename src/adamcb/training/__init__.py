@@ -1,0 +1,6 @@
+"""`AdamCB`: batch selection, loader, norms and optimizer joined into the body of a training loop."""
+
+from adamcb.training._adamcb import AdamCB
+from adamcb.training._meter import Meter
+
+__all__ = ["AdamCB", "Meter"]
