@@ -300,7 +300,11 @@ BAD = {
     ),
     "in_epoch": ({**GOOD, "in_epoch": 1}, TypeError, "`state['in_epoch']` must be a bool, got 1."),
     "pending": ({**GOOD, "pending": 1}, TypeError, "`state['pending']` must be a list, got int."),
-    "entry": ({**GOOD, "pending": [{}]}, ValueError, "`state['pending']` must hold dicts with the keys number, origin"),
+    "entry": (
+        {**GOOD, "pending": [{}]},
+        ValueError,
+        "`state['pending']` must be a draw's state: a dict with the keys origin",
+    ),
     "length": (
         {**GOOD, "pending": [{**ENTRY, "probs": torch.ones(3)}]},
         ValueError,
