@@ -54,7 +54,7 @@ class Draw:
         """Return the draw that `state` was made from.
 
         Raises:
-            ValueError: If something is missing, or does not fit `num_samples` or `batch_size`. It calls the state `name`.
+            ValueError: If something is missing or does not fit; the message calls the state `name`.
         """
         keys = ("origin", *_ARRAYS)
         if not isinstance(state, dict) or not set(keys) <= set(state):
