@@ -224,20 +224,21 @@ def test_random_transforms_do_not_depend_on_the_workers():
     assert len(np.unique(values)) == values.size  # no batch, sample or generator repeats another
 
 
+# Every worker gets a batch: torch leaves the iterator of a failed epoch to the garbage collector, which may close the
+# queues of workers that never had one before they are told to stop.
 @pytest.mark.parametrize("options", [{}, {"num_workers": 1}, {"num_workers": 4}])
 def test_an_error_in_the_dataset_surfaces_and_its_draw_is_kept(options):
-    selection = UniformSelection(12, 4, generator=torch.Generator().manual_seed(0))
-    loader = BanditLoader(Broken(12, bad=5), selection, **options)
-    with pytest.raises(OSError, match="cannot read sample 5") as error:
+    selection = UniformSelection(40, 4, generator=torch.Generator().manual_seed(0))
+    loader = BanditLoader(Broken(40, bad=5), selection, **options)
+    where = "(?s)worker process.*" if options else ""
+    with pytest.raises(OSError, match=f"{where}cannot read sample 5"):
         list(loader)
-    assert ("worker process" in str(error.value)) == bool(options)
-    pending = loader.state_dict()["pending"]
-    assert 5 in pending[0]["indices"]
-    position = loader.state_dict()["position"]
-    mended = BanditLoader(tensors(12), selection, **options)
-    mended.load_state_dict(loader.state_dict())
+    state = loader.state_dict()
+    assert 5 in state["pending"][0]["indices"]
+    mended = BanditLoader(tensors(40), selection, **options)
+    mended.load_state_dict(state)
     rest = list(mended)
-    assert len(rest) == 3 - position
+    assert len(rest) == 10 - state["position"]
     assert 5 in rest[0].draw.indices
 
 
