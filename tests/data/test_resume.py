@@ -308,12 +308,12 @@ BAD = {
     "length": (
         {**GOOD, "pending": [{**ENTRY, "probs": torch.ones(3)}]},
         ValueError,
-        "`state['probs']` must be a vector of length 4, got state['probs'] of shape (3,).",
+        "`state['pending']['probs']` must be a vector of length 4, got state['pending']['probs'] of shape (3,).",
     ),
     "index": (
         {**GOOD, "pending": [{**ENTRY, "indices": torch.arange(38, 42)}]},
         ValueError,
-        "`state['indices']` must be below num_samples=41, got 41.",
+        "`state['pending']['indices']` must be below num_samples=41, got 41.",
     ),
 }
 
