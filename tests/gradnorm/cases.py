@@ -82,7 +82,7 @@ def linear(dims: int, *, bias: bool = True, longest: int = 4) -> Callable[[Draw]
     return build
 
 
-def convolution(dims: int, *, transposed: bool = False, space: tuple[int, int] = (4, 7), **fixed: Any):
+def convolution(dims: int, *, transposed: bool = False, space: tuple[int, int] = (5, 7), **fixed: Any):
     def build(draw: Draw) -> Built:
         groups = fixed.get("groups") or size(draw, 1, 2)
         channels, out = groups * size(draw, 1, 3), groups * size(draw, 1, 3)

@@ -8,6 +8,7 @@ from tests.gradnorm.cases import CASES
 from tests.gradnorm.checking import check, randomize
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
 @pytest.mark.parametrize("name", CASES)
 @given(data=st.data())
 @settings(max_examples=8, deadline=None, derandomize=True)

@@ -22,6 +22,7 @@ from adamcb.gradnorm._opening import OPENINGS
 from adamcb.gradnorm._record import Origin, Pass, Use
 
 _EXPANSIONS = {"expand", "expand_as", "broadcast_to", "repeat"}
+_CONVERSIONS = {"to", "type_as"}
 _TRANSPOSES = {"t", "T", "mT", "transpose", "permute", "swapaxes", "swapdims"}
 
 
@@ -76,6 +77,9 @@ class Tracer(TorchFunctionMode):
                 made |= type(mark) is Origin
             if tensor.requires_grad:
                 self.notice(tensor)
+        if samples and made and name in _CONVERSIONS:
+            samples = type(marks.get(id(args[0]))) is Batch  # the other argument says what kind, and no more
+            made = not samples
         if samples and made:
             return self._meet(Call(name, func, args, kwargs, marks))
         out = func(*args, **kwargs)

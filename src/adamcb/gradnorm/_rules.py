@@ -315,6 +315,11 @@ def _own_rows(gradient: Tensor, batch: Batch) -> Tensor:
     return alone
 
 
+def expand_as(call: Call, input: Tensor, other: Tensor) -> list[Use] | None:
+    """Σ of g over the copies."""
+    return [spread(call, input, lambda grad: grad)] if call.parametric(input) else None
+
+
 def cat(call: Call, tensors: Any, dim: int = 0) -> list[Use] | None:
     """The slice of g that a parameter filled."""
     batches = [call.batch(tensor) for tensor in tensors if call.batch(tensor) is not None]
@@ -349,5 +354,6 @@ RULES: dict[str, Rule] = {
     "batch_norm": batch_norm,
     "prelu": prelu,
     "cat": cat,
+    "expand_as": expand_as,
     **dict.fromkeys(ELEMENTWISE, elementwise),
 }
