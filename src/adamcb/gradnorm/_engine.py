@@ -99,13 +99,18 @@ class PerSampleNorms:
                 "`take` must follow a backward pass through the model, and none has happened since the last call. "
                 "Call the model itself, with gradients enabled; pass what torch.compile returned if you use it."
             )
-        records, self._done = sorted(self._done, key=lambda record: record.index), []
+        records = sorted(self._done, key=lambda record: record.index)
         with torch.no_grad():
-            squares = [record.square_norms() for record in records]
-            norms = (squares[0] if len(squares) == 1 else torch.cat(squares)).sqrt_()
-            if loss_weights is None:
-                return norms
-            return norms.div_(_weights_like(loss_weights, norms))
+            try:
+                squares = [record.square_norms() for record in records]
+            except RuntimeError:
+                self._done.clear()
+                raise
+            norms = squares[0].sqrt() if len(squares) == 1 else torch.cat(squares).sqrt_()
+            if loss_weights is not None:
+                norms = norms.div_(_weights_like(loss_weights, norms))  # wrong weights can be given again
+        self._done.clear()
+        return norms
 
     def _enter(self, model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
         if torch.compiler.is_compiling():
