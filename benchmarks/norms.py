@@ -18,6 +18,7 @@ import sys
 import time
 
 import torch
+
 from norms_models import PROBLEMS, Problem
 from norms_ways import WAYS, Unable
 

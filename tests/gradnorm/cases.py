@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 from hypothesis import strategies as st
-from torch import Tensor, nn
-
 from tests.reference.gradnorm import norms_by_vmap, norms_one_by_one
+from torch import Tensor, nn
 
 Draw = Callable[[Any], Any]
 Built = tuple[nn.Module, Tensor]
@@ -179,7 +178,9 @@ CASES: dict[str, tuple[Callable[[Draw], Built], Callable]] = {
     "linear on grids": (linear(2), norms_by_vmap),
     **{f"conv{d}d": (convolution(d), norms_by_vmap) for d in (1, 2, 3)},
     **{f"conv{d}d, padding same": (convolution(d, padding="same"), norms_by_vmap) for d in (1, 2)},
-    **{f"conv2d, {m}": (convolution(2, padding_mode=m), norms_one_by_one) for m in ("circular", "reflect", "replicate")},
+    **{
+        f"conv2d, {m}": (convolution(2, padding_mode=m), norms_one_by_one) for m in ("circular", "reflect", "replicate")
+    },
     "conv1d, zeros by name": (convolution(1, padding="valid"), norms_by_vmap),
     "conv2d, depthwise": (depthwise, norms_by_vmap),
     "conv2d, deep": (deep_convolution, norms_by_vmap),

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+from tests.reference.gradnorm import batch_gradients, first, norms_by_vmap, trainable, wave
 from torch import Tensor, nn
 
 from adamcb.gradnorm import PerSampleNorms
-from tests.reference.gradnorm import batch_gradients, first, norms_by_vmap, trainable, wave
 
 
 def weights_for(inputs: Tensor) -> Tensor:

@@ -3,7 +3,6 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from tests.gradnorm.cases import CASES
 from tests.gradnorm.checking import check, randomize
 

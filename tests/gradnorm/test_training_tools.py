@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.gradnorm.checking import check, randomize
+from tests.reference.gradnorm import norms_one_by_one, wave
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from adamcb.gradnorm import PerSampleNorms
-from tests.gradnorm.checking import check, randomize
-from tests.reference.gradnorm import norms_one_by_one, wave
 
 
 def images(dtype: torch.dtype = torch.float64) -> torch.Tensor:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.gradnorm.checking import check, measured, randomize
+from tests.reference.gradnorm import norms_by_vmap, norms_one_by_one, wave
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from adamcb.gradnorm import PerSampleNorms
-from tests.gradnorm.checking import check, measured, randomize
-from tests.reference.gradnorm import norms_by_vmap, norms_one_by_one, wave
 
 
 def numbers(*shape: int) -> Tensor:
@@ -102,8 +102,11 @@ def _contributions(model: nn.Module, inputs: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("shape", [(4, 4, 3), (3, 3, 3)], ids=["square", "cube"])
 def test_sizes_that_coincide_do_not_confuse_the_batch(shape):
-    formula = lambda m, x: F.linear((x.transpose(0, 1) + m.b).transpose(0, 1), m.a) + F.embedding(  # noqa: E731
-        torch.arange(x.shape[1]), m.c
+    formula = lambda m, x: (
+        F.linear((x.transpose(0, 1) + m.b).transpose(0, 1), m.a)
+        + F.embedding(  # noqa: E731
+            torch.arange(x.shape[1]), m.c
+        )
     )
     model = Formula(formula, a=(shape[2], shape[2]), b=(shape[1], 1, shape[2]), c=(shape[1], shape[2]))
     check(randomize(model.double()), numbers(*shape), norms_one_by_one)

@@ -24,24 +24,25 @@ _VIEWS = {
 }
 
 
-def watch(record: Pass, outputs: Sequence[Tensor], batch_size: int) -> None:
+def watch(record: Pass, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
     """Send the norms of the gradient at the last layer's result to `record`.
 
     Args:
         record: Where they go.
         outputs: The tensors that the model returned.
-        batch_size: How many samples went in.
+        inputs: The tensors that it was given; the first dimension of the first is the batch.
     """
+    batch_size = next((tensor.shape[0] for tensor in inputs if tensor.dim()), 0)
 
     def observe(grads: tuple[Tensor | None, ...]) -> None:
         grad = grads[0]
         if grad is not None:
             record.begin(0)
-            moved = _samples_first(grad.detach(), batch_size)
+            moved = grad if grad.shape[:1] == (batch_size,) else _samples_first(grad, batch_size)
             if moved is None:
                 record.error = f"the size of the batch cannot be told from a gradient of shape {tuple(grad.shape)}."
             else:
-                record.add_squares(squares(accurate(moved)))
+                record.add_squares(squares(accurate(moved.detach())))
 
     node = _last_layer([output.grad_fn for output in outputs if output.grad_fn is not None])
     if node is not None:
@@ -75,6 +76,6 @@ def _is_parameter(node: Any) -> bool:
 def _samples_first(grad: Tensor, batch_size: int) -> Tensor | None:
     """Return [K, ...], None if several dimensions could be the batch, or none."""
     fitting = [dim for dim, size in enumerate(grad.shape) if size == batch_size]
-    if grad.dim() and (0 in fitting or not fitting) and batch_size and grad.shape[0] % batch_size == 0:
+    if grad.dim() and not fitting and batch_size and grad.shape[0] % batch_size == 0:
         return grad.unflatten(0, (batch_size, -1))
     return grad.movedim(fitting[0], 0) if len(fitting) == 1 else None

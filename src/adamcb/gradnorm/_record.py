@@ -60,6 +60,7 @@ class Pass:
         self._total: Tensor | None = None
         self._pending: dict[int, list[Part]] = {}
         self._fired: set[int] = set()
+        self._products: list[tuple[Tensor, Tensor | None, bool]] = []
 
     def count(self, leaves: Sequence[Parameter]) -> None:
         """Note that an operation uses these parameters: one used twice needs cross terms."""
@@ -117,17 +118,35 @@ class Pass:
     def add_squares(self, square_norms: Tensor) -> None:
         """Add float[K] to the total."""
         if self._total is None:
-            self._total = square_norms.clone()
+            self._total = square_norms
         elif self._total.shape != square_norms.shape:
             self.error = (
                 f"the size of the batch cannot be told: the parameters' operations saw {len(self._total)} and "
                 f"{len(square_norms)} samples. The first dimension of every input must be the batch."
             )
         else:
-            self._total.add_(square_norms.to(self._total.device))
+            self._total = self._total + square_norms.to(self._total.device)
+
+    def add_product(self, outer: Tensor, inner: Tensor | None, bias: bool) -> None:
+        """Add outer²·(inner² + 1) for a dense layer with weight and bias, each term only if it trains."""
+        self._products.append((outer, inner, bias))
+
+    def _settle_products(self) -> None:
+        """Add all dense layers at once: on small networks every operation counts."""
+        if all(bias and inner is not None for _, inner, bias in self._products):
+            outer = torch.stack([outer for outer, _, _ in self._products]).square_()
+            inner = torch.stack([inner for _, inner, _ in self._products if inner is not None]).square_().add_(1)
+            self.add_squares(outer.mul_(inner).sum(0))
+        else:
+            for outer, inner, bias in self._products:
+                factor = float(bias) if inner is None else inner.square() + float(bias)
+                self.add_squares(outer.square() * factor)
+        self._products.clear()
 
     def settle(self) -> None:
         """Add the parameters that were used more than once, and let go of what they held."""
+        if self._products:
+            self._settle_products()
         for parts in self._pending.values():
             self.add_squares(joint_square_norms(parts))
         self._pending.clear()
