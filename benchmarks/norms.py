@@ -1,9 +1,9 @@
 """How much per-sample gradient norms cost: forward plus backward with the engine, and with its peers, against without.
 
-    python benchmarks/norms.py [--rounds 15] [--models MLP CNN] [--peers engine opacus ...] [--no-memory]
+    python benchmarks/norms.py [--rounds 15] [--models MLP CNN] [--ways exact opacus ...] [--no-memory]
 
-One thread; every round times each way once, in turn, on the same batch; the table holds ratios of medians. Peak memory is
-that of one step in a process of its own, above what the process held before the step. A way that cannot do a model
+One thread; every round times each way once, in turn, on the same batch; the table holds ratios of medians. Peak memory
+is that of one step in a process of its own, above what the process held before the step. A way that cannot do a model
 shows "–", one that is not installed is left out.
 """
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 _PATH = Path(__file__).parents[2] / "benchmarks" / "norms_models.py"
 _SPEC = importlib.util.spec_from_file_location("norms_models", _PATH)
-assert _SPEC is not None and _SPEC.loader is not None
+assert _SPEC is not None
+assert _SPEC.loader is not None
 _MODULE = sys.modules.setdefault("norms_models", importlib.util.module_from_spec(_SPEC))
 _SPEC.loader.exec_module(_MODULE)
 

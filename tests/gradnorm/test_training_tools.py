@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -152,7 +154,7 @@ class Ending(nn.Module):
     def __init__(self, ending) -> None:
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(3, 4), nn.Tanh(), nn.Linear(4, 3, bias=False))
-        self.ending = ending
+        self.ending: Any = ending
 
     def forward(self, inputs: torch.Tensor) -> torch.Tensor:
         return self.ending(self.layers(inputs))

@@ -102,12 +102,9 @@ def _contributions(model: nn.Module, inputs: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("shape", [(4, 4, 3), (3, 3, 3)], ids=["square", "cube"])
 def test_sizes_that_coincide_do_not_confuse_the_batch(shape):
-    formula = lambda m, x: (
-        F.linear((x.transpose(0, 1) + m.b).transpose(0, 1), m.a)
-        + F.embedding(  # noqa: E731
-            torch.arange(x.shape[1]), m.c
-        )
-    )
+    def formula(m, x):
+        return F.linear((x.transpose(0, 1) + m.b).transpose(0, 1), m.a) + F.embedding(torch.arange(x.shape[1]), m.c)
+
     model = Formula(formula, a=(shape[2], shape[2]), b=(shape[1], 1, shape[2]), c=(shape[1], shape[2]))
     check(randomize(model.double()), numbers(*shape), norms_one_by_one)
 
@@ -190,7 +187,9 @@ def test_dropout_draws_the_same_numbers_with_and_without():
 
 
 def test_random_operation_without_a_rule_is_replayed():
-    attend = lambda m, x: F.scaled_dot_product_attention(m.a.expand(len(x), 2, 3), x, x, dropout_p=0.5)  # noqa: E731
+    def attend(m, x):
+        return F.scaled_dot_product_attention(m.a.expand(len(x), 2, 3), x, x, dropout_p=0.5)
+
     model = randomize(Formula(attend, a=(2, 3)).double())
     inputs = numbers(5, 4, 3)
 

@@ -22,31 +22,44 @@ _ONE_INPUT = {
 }
 
 
-def applies(model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> bool:
-    """Tell whether the model is a sequence of dense layers and activations, each used once, on one vector a sample."""
-    if type(model) is not nn.Sequential or kwargs or len(args) != 1 or not isinstance(args[0], Tensor):
-        return False
-    flat, seen = args[0].dim() == 2, set()
-    for module in model._modules.values():
-        kind = type(module)
-        if module is None or module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
+class Chain:
+    """Tells whether a model is a sequence of dense layers and activations, each used once; remembers the answer."""
+
+    def __init__(self) -> None:
+        self._layers: list[Any] = []
+        self._answer = False
+
+    def applies(self, model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> bool:
+        """Tell it for one forward pass, given its inputs: one vector for each sample, or what the model flattens."""
+        if type(model) is not nn.Sequential or kwargs or len(args) != 1 or not isinstance(args[0], Tensor):
             return False
-        if kind is nn.Flatten:
-            flat = flat or (module.start_dim, module.end_dim) == (1, -1)
-        elif kind is nn.Linear and flat:
-            seen |= {id(module), id(module.weight), id(module.bias)}
-        elif kind not in _ONE_INPUT or not flat:
+        layers: list[Any] = []
+        for module in model._modules.values():
+            if module is None or module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
+                return False
+            layers += (module, *module._parameters.values())
+        if len(layers) != len(self._layers) or any(a is not b for a, b in zip(layers, self._layers, strict=True)):
+            self._layers, self._answer = layers, _is_plain(model)
+        if not self._answer or (args[0].dim() != 2 and type(model[0]) is not nn.Flatten):
             return False
-    linears = [module for module in model._modules.values() if type(module) is nn.Linear]
-    distinct = sum(2 if module.bias is None else 3 for module in linears) + any(m.bias is None for m in linears)
-    return len(seen) == distinct and flat and not _interfered(args[0])
+        return not _interfered(args[0])
+
+
+def _is_plain(model: nn.Sequential) -> bool:
+    modules = list(model)
+    linears = [module for module in modules if type(module) is nn.Linear]
+    parts = [id(part) for module in linears for part in (module, *module.parameters())]
+    flattens = [module for module in modules if type(module) is nn.Flatten]
+    known = all(type(module) in _ONE_INPUT for module in modules if module not in (*linears, *flattens))
+    once = len(set(parts)) == len(parts) and all((m.start_dim, m.end_dim) == (1, -1) for m in flattens)
+    return bool(linears) and known and once
 
 
 def _interfered(inputs: Tensor) -> bool:
     """Tell whether something else changes what operations do, or what they save."""
     autograd: Any = torch._C._autograd  # type: ignore[attr-defined]
     packed = autograd._top_saved_tensors_default_hooks(False) is not None
-    return packed or torch.is_autocast_enabled(inputs.device.type) or module_internals._has_any_global_hook()
+    return packed or torch.is_autocast_enabled(inputs.device.type) or bool(module_internals._has_any_global_hook())
 
 
 def watch(record: Pass, output: Tensor) -> None:
@@ -76,7 +89,6 @@ class _Observer:
 
     def __call__(self, grads: tuple[Tensor, ...]) -> None:
         self.record.begin(self.operation)
-        with torch.no_grad():
-            inner = None if self.inputs is None else torch.linalg.vector_norm(self.inputs, dim=1)
-            self.record.add_product(torch.linalg.vector_norm(grads[0], dim=1), inner, self.bias)
+        inner = None if self.inputs is None else torch.linalg.vector_norm(self.inputs.detach(), dim=1)
+        self.record.add_product(torch.linalg.vector_norm(grads[0].detach(), dim=1), inner, self.bias)
         self.inputs = None  # autograd lets go of it at this point, too

@@ -61,6 +61,7 @@ class PerSampleNorms:
         self._open: list[tuple[Pass, Tracer | None, contextlib.ExitStack | None] | None] = []
         self._done: list[Pass] = []
         self._passes = 0
+        self._chain = _chain.Chain()
         self._handles = [model.register_forward_hook(_Hook(self._leave), with_kwargs=True, always_call=True)]
         if self._exact:
             self._handles.append(model.register_forward_pre_hook(_Hook(self._enter), with_kwargs=True))
@@ -125,7 +126,7 @@ class PerSampleNorms:
         for record in self._done:
             record.settle()
         _refuse_outer_engine()
-        if _chain.applies(model, args, kwargs):
+        if self._chain.applies(model, args, kwargs):
             self._open.append((self._new_pass(), None, None))
             return
         tracer, stack = Tracer(self._new_pass()), contextlib.ExitStack()

@@ -57,7 +57,8 @@ class Tracer(TorchFunctionMode):
         if found is not None and found[0]() is tensor:
             return found[1]
         if is_parameter(tensor):
-            return Origin((tensor,)) if tensor.requires_grad else None
+            leaf: Any = tensor
+            return Origin((leaf,)) if tensor.requires_grad else None
         return None
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -132,7 +133,8 @@ class Tracer(TorchFunctionMode):
 
     def _mark_made(self, call: Call, out: Any) -> None:
         """Remember that a tensor was made of parameters alone."""
-        leaves, source = call.leaves(), call.args[0] if call.args else None
+        leaves = call.leaves()
+        source: Any = call.args[0] if call.args else None
         for result in tensors_in(out):
             if result.requires_grad and not isinstance(result, Parameter):
                 swapped = call.name in _TRANSPOSES and isinstance(source, Parameter) and source.dim() == 2
@@ -182,8 +184,8 @@ class Tracer(TorchFunctionMode):
         if not isinstance(out, Tensor) or call.out.dim < 0:
             shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors_in(out))
             raise NotImplementedError(
-                f"`{call.name}` meets parameters where the samples cannot be told apart: its result, of shape {shapes}, "
-                "does not show which of its numbers belong to which sample."
+                f"`{call.name}` meets parameters where the samples cannot be told apart: its result {shapes} "
+                "does not show which sample its numbers belong to."
             )
         if uses:
             self._operations += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -54,7 +53,7 @@ class Pass:
 
     def __init__(self, index: int, finish: Callable[[Pass], None]) -> None:
         self.index = index
-        self.uses: Counter[int] = Counter()
+        self.uses: dict[int, int] = {}
         self.error: str | None = None
         self._finish = finish
         self._total: Tensor | None = None
@@ -65,7 +64,7 @@ class Pass:
     def count(self, leaves: Sequence[Parameter]) -> None:
         """Note that an operation uses these parameters: one used twice needs cross terms."""
         for leaf in leaves:
-            self.uses[id(leaf)] += 1
+            self.uses[id(leaf)] = self.uses.get(id(leaf), 0) + 1
 
     def begin(self, operation: int) -> None:
         """Note that the gradient of an operation's result has arrived."""
