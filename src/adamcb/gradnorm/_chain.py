@@ -7,11 +7,13 @@ dense layer on vectors is one node, with its input saved in it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as module_internals
+from torch.nn.modules.module import _has_any_global_hook
 
 from adamcb.gradnorm._record import Pass
 
@@ -26,40 +28,39 @@ class Chain:
     """Tells whether a model is a sequence of dense layers and activations, each used once; remembers the answer."""
 
     def __init__(self) -> None:
-        self._layers: list[Any] = []
+        self._modules: tuple = ()
+        self._parameters: list[tuple] = []
         self._answer = False
 
     def applies(self, model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> bool:
         """Tell it for one forward pass, given its inputs: one vector for each sample, or what the model flattens."""
         if type(model) is not nn.Sequential or kwargs or len(args) != 1 or not isinstance(args[0], Tensor):
             return False
-        layers: list[Any] = []
-        for module in model._modules.values():
+        modules, parameters = tuple(model._modules.values()), []
+        for module in modules:
             if module is None or module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
                 return False
-            layers += (module, *module._parameters.values())
-        if len(layers) != len(self._layers) or any(a is not b for a, b in zip(layers, self._layers, strict=True)):
-            self._layers, self._answer = layers, _is_plain(model)
-        if not self._answer or (args[0].dim() != 2 and type(model[0]) is not nn.Flatten):
-            return False
-        return not _interfered(args[0])
+            parameters.append(tuple(map(id, module._parameters.values())))
+        if modules != self._modules or parameters != self._parameters:
+            self._modules, self._parameters, self._answer = modules, parameters, _is_plain(modules)
+        flat = args[0].dim() == 2 or type(modules[0]) is nn.Flatten
+        return self._answer and flat and not _interfered()
 
 
-def _is_plain(model: nn.Sequential) -> bool:
-    modules = list(model)
+def _is_plain(modules: Sequence[nn.Module]) -> bool:
     linears = [module for module in modules if type(module) is nn.Linear]
-    parts = [id(part) for module in linears for part in (module, *module.parameters())]
     flattens = [module for module in modules if type(module) is nn.Flatten]
-    known = all(type(module) in _ONE_INPUT for module in modules if module not in (*linears, *flattens))
-    once = len(set(parts)) == len(parts) and all((m.start_dim, m.end_dim) == (1, -1) for m in flattens)
-    return bool(linears) and known and once
+    others = {type(module) for module in modules} - {nn.Linear, nn.Flatten}
+    parts = [id(part) for module in linears for part in (module, *module.parameters())]
+    whole = all((module.start_dim, module.end_dim) == (1, -1) for module in flattens)
+    return bool(linears) and others <= _ONE_INPUT and len(set(parts)) == len(parts) and whole
 
 
-def _interfered(inputs: Tensor) -> bool:
+def _interfered() -> bool:
     """Tell whether something else changes what operations do, or what they save."""
-    autograd: Any = torch._C._autograd  # type: ignore[attr-defined]
-    packed = autograd._top_saved_tensors_default_hooks(False) is not None
-    return packed or torch.is_autocast_enabled(inputs.device.type) or bool(module_internals._has_any_global_hook())
+    internals: Any = torch._C
+    packed = internals._autograd._top_saved_tensors_default_hooks(False) is not None
+    return packed or internals._is_any_autocast_enabled() or bool(_has_any_global_hook())
 
 
 def watch(record: Pass, output: Tensor) -> None:
@@ -89,6 +90,7 @@ class _Observer:
 
     def __call__(self, grads: tuple[Tensor, ...]) -> None:
         self.record.begin(self.operation)
-        inner = None if self.inputs is None else torch.linalg.vector_norm(self.inputs.detach(), dim=1)
-        self.record.add_product(torch.linalg.vector_norm(grads[0].detach(), dim=1), inner, self.bias)
+        with nullcontext() if not torch.is_grad_enabled() else torch.no_grad():  # create_graph=True
+            inner = None if self.inputs is None else torch.linalg.vector_norm(self.inputs, dim=1)
+            self.record.add_factors(torch.linalg.vector_norm(grads[0], dim=1), inner, self.bias)
         self.inputs = None  # autograd lets go of it at this point, too

@@ -99,18 +99,16 @@ class PerSampleNorms:
                 "`take` must follow a backward pass through the model, and none has happened since the last call. "
                 "Call the model itself, with gradients enabled; pass what torch.compile returned if you use it."
             )
-        records = sorted(self._done, key=lambda record: record.index)
-        with torch.no_grad():
-            try:
-                squares = [record.square_norms() for record in records]
-            except RuntimeError:
-                self._done.clear()
-                raise
-            norms = squares[0].sqrt() if len(squares) == 1 else torch.cat(squares).sqrt_()
-            if loss_weights is not None:
-                norms = norms.div_(_weights_like(loss_weights, norms))  # wrong weights can be given again
+        try:
+            norms = [record.norms() for record in sorted(self._done, key=lambda record: record.index)]
+        except RuntimeError:
+            self._done.clear()
+            raise
+        taken = norms[0] if len(norms) == 1 else torch.cat(norms)
+        if loss_weights is not None:
+            taken = taken / _weights_like(loss_weights, taken)  # wrong weights can be given again
         self._done.clear()
-        return norms
+        return taken
 
     def _new_pass(self) -> Pass:
         self._passes += 1
@@ -123,7 +121,7 @@ class PerSampleNorms:
         if watching or not torch.is_grad_enabled():
             self._open.append(None)
             return
-        for record in self._done:
+        for record in self._done:  # let go of what past passes hold
             record.settle()
         _refuse_outer_engine()
         if self._chain.applies(model, args, kwargs):

@@ -59,7 +59,7 @@ class Pass:
         self._total: Tensor | None = None
         self._pending: dict[int, list[Part]] = {}
         self._fired: set[int] = set()
-        self._products: list[tuple[Tensor, Tensor | None, bool]] = []
+        self._norms: list[Tensor] = []
 
     def count(self, leaves: Sequence[Parameter]) -> None:
         """Note that an operation uses these parameters: one used twice needs cross terms."""
@@ -126,37 +126,33 @@ class Pass:
         else:
             self._total = self._total + square_norms.to(self._total.device)
 
-    def add_product(self, outer: Tensor, inner: Tensor | None, bias: bool) -> None:
-        """Add outer²·(inner² + 1) for a dense layer with weight and bias, each term only if it trains."""
-        self._products.append((outer, inner, bias))
+    def add_factors(self, outer: Tensor, inner: Tensor | None, bias: bool) -> None:
+        """Add a dense layer whose weight's norms are outer·inner, and whose bias's are outer, if they train.
 
-    def _settle_products(self) -> None:
-        """Add all dense layers at once: on small networks every operation counts."""
-        if all(bias and inner is not None for _, inner, bias in self._products):
-            outer = torch.stack([outer for outer, _, _ in self._products]).square_()
-            inner = torch.stack([inner for _, inner, _ in self._products if inner is not None]).square_().add_(1)
-            self.add_squares(outer.mul_(inner).sum(0))
-        else:
-            for outer, inner, bias in self._products:
-                factor = float(bias) if inner is None else inner.square() + float(bias)
-                self.add_squares(outer.square() * factor)
-        self._products.clear()
+        Kept as norms until the end: on small networks every operation counts.
+        """
+        if inner is not None:
+            self._norms.append(inner.mul_(outer))
+        if bias:
+            self._norms.append(outer)
 
+    @torch.no_grad()
     def settle(self) -> None:
         """Add the parameters that were used more than once, and let go of what they held."""
-        if self._products:
-            self._settle_products()
         for parts in self._pending.values():
             self.add_squares(joint_square_norms(parts))
         self._pending.clear()
 
-    def square_norms(self) -> Tensor:
+    def norms(self) -> Tensor:
         """Return float[K]; raise what went wrong during the backward pass, which it did not disturb."""
-        self.settle()
+        if self._pending:
+            self.settle()
         if self.error is not None:
             raise RuntimeError(f"Per-sample norms are not available: {self.error}")
-        assert self._total is not None
-        return self._total
+        if self._total is not None:
+            self._norms.append(self._total.sqrt())
+            self._total = None
+        return torch.linalg.vector_norm(torch.stack(self._norms), dim=0) if len(self._norms) > 1 else self._norms[0]
 
 
 def pull_back(tensor: Tensor, leaves: Sequence[Parameter], gradients: Tensor) -> list[tuple[Parameter, Tensor]]:
