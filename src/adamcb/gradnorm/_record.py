@@ -126,6 +126,10 @@ class Pass:
         else:
             self._total = self._total + square_norms.to(self._total.device)
 
+    def add_norms(self, norms: Tensor) -> None:
+        """Add float[K] of norms, not squared."""
+        self._norms.append(norms)
+
     def add_factors(self, outer: Tensor, inner: Tensor | None, bias: bool) -> None:
         """Add a dense layer whose weight's norms are outer·inner, and whose bias's are outer, if they train.
 
