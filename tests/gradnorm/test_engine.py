@@ -134,13 +134,16 @@ def test_nothing_is_stored_on_modules_or_parameters_while_attached():
         assert all(not module._forward_hooks for module in model.children())
 
 
-def test_activations_are_let_go_with_the_graph():
-    model, seen = network(), []
+@pytest.mark.parametrize("layer", [nn.Linear(8, 8), nn.Conv1d(2, 2, 1)], ids=["observed", "formed"])
+def test_activations_are_let_go_when_autograd_lets_go(layer):
+    seen = []
+    model = nn.Sequential(nn.Softsign(), nn.Unflatten(1, (2, 8)), layer, nn.Flatten(), nn.Linear(16, 2))
     model[1].register_forward_hook(lambda module, args, output: seen.append(weakref.ref(output)))
     gc.disable()
     try:
         with PerSampleNorms(model) as norms:
-            backward(model)
+            loss = model(torch.randn(3, 16, requires_grad=True)).sum()
+            loss.backward()
             assert seen[0]() is None
             norms.take()
     finally:

@@ -244,3 +244,34 @@ def test_embedding_scaled_by_frequency_counts_the_whole_batch():
     for sample in range(2):
         table[sample].index_add_(0, tokens[sample], rows[sample])
     torch.testing.assert_close(taken, table.flatten(1).norm(dim=1), rtol=1e-10, atol=0.0)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0), nn.LSTM(6, 3), nn.GRU(6, 3, bidirectional=True)],
+    ids=["encoder", "lstm", "gru"],
+)
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+def test_layers_with_a_convention_of_their_own_know_the_batch_dimension(layer):
+    layer = randomize(layer.double())
+    inputs = numbers(4, 5, 6)  # time first
+
+    def losses(batch: Tensor) -> Tensor:
+        result = layer(batch)
+        return wave((result[0] if isinstance(result, tuple) else result).transpose(0, 1), torch.zeros(batch.shape[1]))
+
+    parameters = list(layer.parameters())
+    expected = []
+    for sample in range(5):
+        gradients = torch.autograd.grad(losses(inputs[:, sample : sample + 1]).sum(), parameters)
+        expected.append(torch.stack([g.square().sum() for g in gradients]).sum().sqrt())
+    with PerSampleNorms(layer) as norms:
+        losses(inputs).sum().backward()
+        torch.testing.assert_close(norms.take(), torch.stack(expected), rtol=1e-10, atol=0.0)
+
+
+def test_packed_sequences_are_refused():
+    layer = nn.LSTM(3, 2)
+    packed = nn.utils.rnn.pack_sequence([torch.randn(4, 3), torch.randn(2, 3)])
+    with PerSampleNorms(layer), pytest.raises(NotImplementedError, match="pad the sequences and mask the losses"):
+        layer(packed)
