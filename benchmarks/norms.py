@@ -22,7 +22,6 @@ import torch
 from norms_models import PROBLEMS, Problem
 from norms_ways import WAYS, Unable
 
-
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 

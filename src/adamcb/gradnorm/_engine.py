@@ -100,7 +100,8 @@ class PerSampleNorms:
                 "Call the model itself, with gradients enabled; pass what torch.compile returned if you use it."
             )
         try:
-            norms = [record.norms() for record in sorted(self._done, key=lambda record: record.index)]
+            self._done.sort(key=lambda record: record.index)
+            norms = [record.norms() for record in self._done]
         except RuntimeError:
             self._done.clear()
             raise
@@ -117,13 +118,14 @@ class PerSampleNorms:
     def _enter(self, model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
         if torch.compiler.is_compiling():
             return
-        watching = any(entry is not None for entry in self._open)  # the model calls itself
-        if watching or not torch.is_grad_enabled():
+        # An open entry means that the model calls itself.
+        if not torch.is_grad_enabled() or any(self._open):
             self._open.append(None)
             return
         for record in self._done:  # let go of what past passes hold
             record.settle()
-        _refuse_outer_engine()
+        if torch._C._len_torch_function_stack():
+            _refuse_outer_engine()
         if self._chain.applies(model, args, kwargs):
             self._open.append((self._new_pass(), None, None))
             return
