@@ -20,7 +20,7 @@ import time
 import torch
 
 from norms_models import PROBLEMS, Problem
-from norms_ways import WAYS, Unable
+from norms_ways import OURS, WAYS
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
@@ -41,7 +41,10 @@ def prepare(problem: Problem, names: list[str]) -> dict:
         try:
             steps[name] = WAYS[name](model, *batch)
             steps[name]()
-        except Unable:
+        except Exception as error:
+            if name in OURS:
+                raise
+            print(f"{name} cannot do {problem.name}: {type(error).__name__}", file=sys.stderr)
             steps.pop(name, None)
     return steps
 
