@@ -7,9 +7,8 @@ from typing import Any
 
 import torch
 from hypothesis import strategies as st
-from torch import Tensor, nn
-
 from tests.reference.gradnorm import norms_by_vmap, norms_one_by_one
+from torch import Tensor, nn
 
 Draw = Callable[[Any], Any]
 Built = tuple[nn.Module, Tensor]
@@ -82,7 +81,7 @@ def linear(dims: int, *, bias: bool = True, longest: int = 4) -> Callable[[Draw]
     return build
 
 
-def convolution(dims: int, *, transposed: bool = False, space: tuple[int, int] = (4, 7), **fixed: Any):
+def convolution(dims: int, *, transposed: bool = False, space: tuple[int, int] = (5, 7), **fixed: Any):
     def build(draw: Draw) -> Built:
         groups = fixed.get("groups") or size(draw, 1, 2)
         channels, out = groups * size(draw, 1, 3), groups * size(draw, 1, 3)

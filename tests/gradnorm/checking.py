@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TypeVar
 
 import torch
+from tests.reference.gradnorm import batch_gradients, first, norms_by_vmap, trainable, wave
 from torch import Tensor, nn
 
 from adamcb.gradnorm import PerSampleNorms
-from tests.reference.gradnorm import batch_gradients, first, norms_by_vmap, trainable, wave
+
+Model = TypeVar("Model", bound=nn.Module)
 
 
 def weights_for(inputs: Tensor) -> Tensor:
@@ -39,7 +42,7 @@ def check(model: nn.Module, inputs: Tensor, reference: Callable = norms_by_vmap)
         torch.testing.assert_close(grad, plain[name], rtol=1e-12, atol=1e-12 * largest, msg=f"gradient of {name}")
 
 
-def randomize(model: nn.Module, seed: int = 0) -> nn.Module:
+def randomize(model: Model, seed: int = 0) -> Model:
     """Return the model with every parameter drawn anew: ones and zeros hide mistakes."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():

@@ -3,11 +3,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
 from tests.gradnorm.cases import CASES
 from tests.gradnorm.checking import check, randomize
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
 @pytest.mark.parametrize("name", CASES)
 @given(data=st.data())
 @settings(max_examples=8, deadline=None, derandomize=True)

@@ -64,8 +64,8 @@ class Patches:
 
     def total(self) -> Tensor:
         """Return the gradient of the batch, as autograd would."""
-        images = self.inputs.flatten(0, 1), self.grads.flatten(0, 1)
-        return _weight_gradient(*images, self.shape, self.window, self.window.groups)
+        inputs, grads = self.inputs.flatten(0, 1), self.grads.flatten(0, 1)
+        return _weight_gradient(inputs, grads, self.shape, self.window, self.window.groups)
 
     def total_and_square_norms(self) -> tuple[Tensor, Tensor]:
         """Return the batch gradient and float[K] from gradients formed once, a few samples at a time."""
@@ -101,9 +101,9 @@ def _formed(inputs: Tensor, grads: Tensor, shape: Sequence[int], window: Window)
     samples = len(inputs)
     if shape[0] == window.groups and shape[1] == 1 and inputs.shape[1] == 1:
         return _formed_depthwise(inputs, grads, window)
-    side_by_side = [t.transpose(0, 1).reshape(t.shape[1], -1, *t.shape[3:]) for t in (inputs, grads)]
+    images, kernels = (t.transpose(0, 1).reshape(t.shape[1], -1, *t.shape[3:]) for t in (inputs, grads))
     stacked = (samples * shape[0], *shape[1:])
-    return _weight_gradient(*side_by_side, stacked, window, samples * window.groups).view(samples, -1)
+    return _weight_gradient(images, kernels, stacked, window, samples * window.groups).view(samples, -1)
 
 
 def _formed_depthwise(inputs: Tensor, grads: Tensor, window: Window) -> Tensor:

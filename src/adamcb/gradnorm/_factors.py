@@ -51,8 +51,9 @@ def accurate(tensor: Tensor) -> Tensor:
 
 def squares(tensor: Tensor) -> Tensor:
     """Return Σ tensor² over all but the first dimension."""
-    flat = tensor.flatten(1)
-    return torch.linalg.vector_norm(flat, dim=1).square_()
+    if tensor.dim() == 1:
+        return tensor.square()
+    return torch.linalg.vector_norm(tensor.flatten(1), dim=1).square_()
 
 
 class Dense:

@@ -22,6 +22,7 @@ from adamcb.gradnorm._opening import OPENINGS
 from adamcb.gradnorm._record import Origin, Pass, Use
 
 _EXPANSIONS = {"expand", "expand_as", "broadcast_to", "repeat"}
+_CONVERSIONS = {"to", "type_as"}
 _TRANSPOSES = {"t", "T", "mT", "transpose", "permute", "swapaxes", "swapdims"}
 
 
@@ -56,7 +57,8 @@ class Tracer(TorchFunctionMode):
         if found is not None and found[0]() is tensor:
             return found[1]
         if is_parameter(tensor):
-            return Origin((tensor,)) if tensor.requires_grad else None
+            leaf: Any = tensor
+            return Origin((leaf,)) if tensor.requires_grad else None
         return None
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
@@ -76,6 +78,9 @@ class Tracer(TorchFunctionMode):
                 made |= type(mark) is Origin
             if tensor.requires_grad:
                 self.notice(tensor)
+        if samples and made and name in _CONVERSIONS:
+            samples = type(marks.get(id(args[0]))) is Batch  # the other argument says what kind, and no more
+            made = not samples
         if samples and made:
             return self._meet(Call(name, func, args, kwargs, marks))
         out = func(*args, **kwargs)
@@ -128,7 +133,8 @@ class Tracer(TorchFunctionMode):
 
     def _mark_made(self, call: Call, out: Any) -> None:
         """Remember that a tensor was made of parameters alone."""
-        leaves, source = call.leaves(), call.args[0] if call.args else None
+        leaves = call.leaves()
+        source: Any = call.args[0] if call.args else None
         for result in tensors_in(out):
             if result.requires_grad and not isinstance(result, Parameter):
                 swapped = call.name in _TRANSPOSES and isinstance(source, Parameter) and source.dim() == 2
@@ -178,8 +184,8 @@ class Tracer(TorchFunctionMode):
         if not isinstance(out, Tensor) or call.out.dim < 0:
             shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors_in(out))
             raise NotImplementedError(
-                f"`{call.name}` meets parameters where the samples cannot be told apart: its result, of shape {shapes}, "
-                "does not show which of its numbers belong to which sample."
+                f"`{call.name}` meets parameters where the samples cannot be told apart: its result {shapes} "
+                "does not show which sample its numbers belong to."
             )
         if uses:
             self._operations += 1

@@ -1,7 +1,7 @@
 """From operation to rule: what each use of a parameter adds to every sample's gradient.
 
 A rule is a function with the operation's own signature behind a `Call`. It returns a `Use` for each argument that may
-be a parameter: the argument, and a function from the gradient of the result to a part (`Dense`, `Outer`, `Lookup`, ...).
+be a parameter: the argument, and a function from the gradient of the result to a part (`Dense`, `Outer`, `Lookup`).
 It returns None where it does not apply; then, as for operations without a rule, `_fallback` computes the same numbers
 slowly. To add a rule: write the function and enter it in RULES at the end of this file.
 
@@ -315,9 +315,14 @@ def _own_rows(gradient: Tensor, batch: Batch) -> Tensor:
     return alone
 
 
+def expand_as(call: Call, input: Tensor, other: Tensor) -> list[Use] | None:
+    """Σ of g over the copies."""
+    return [spread(call, input, lambda grad: grad)] if call.parametric(input) else None
+
+
 def cat(call: Call, tensors: Any, dim: int = 0) -> list[Use] | None:
     """The slice of g that a parameter filled."""
-    batches = [call.batch(tensor) for tensor in tensors if call.batch(tensor) is not None]
+    batches = [batch for tensor in tensors if (batch := call.batch(tensor)) is not None]
     dim = dim % tensors[0].dim()
     if not batches or batches[0].dim == dim:
         return None
@@ -349,5 +354,6 @@ RULES: dict[str, Rule] = {
     "batch_norm": batch_norm,
     "prelu": prelu,
     "cat": cat,
+    "expand_as": expand_as,
     **dict.fromkeys(ELEMENTWISE, elementwise),
 }
