@@ -132,7 +132,8 @@ def refuse_nonfinite(what: str, values: Tensor, indices: np.ndarray, age: int = 
         indices: int64[K], the samples.
         age: How many steps were made since.
     """
-    bad = torch.nonzero(~torch.isfinite(values.detach())).flatten().tolist()
+    values = values.detach()
+    bad = torch.nonzero(~torch.isfinite(values)).flatten().tolist()
     if not bad:
         return
     first = ", ".join(f"{indices[j]} ({float(values[j])})" for j in bad[:5])

@@ -66,7 +66,7 @@ def restore(parts: Parts, state: Any) -> None:
         parts.model.load_state_dict(state["model"])
         for optimizer, saved in zip(parts.optimizers, state["optimizers"], strict=True):
             undo.callback(optimizer.load_state_dict, optimizer.state_dict())
-            optimizer.load_state_dict(saved["state"])
+            optimizer.load_state_dict(copy.deepcopy(saved["state"]))  # it would keep the tensors, and change them
         undo.callback(selection.load_state_dict, selection.state_dict())
         selection.load_state_dict(state["selection"])
         sizes = {"num_samples": selection.num_samples, "batch_size": selection.batch_size}
