@@ -63,14 +63,14 @@ def snapshot(trainer: AdamCB) -> list:
     """Return all numbers that training changes, as comparable values."""
     return [
         [tensor.tolist() for tensor in trainer.model.state_dict().values()],
-        [_plain(optimizer.state_dict()) for optimizer in trainer.optimizers],
-        _plain(trainer.selection.state_dict()),
+        [plain(optimizer.state_dict()) for optimizer in trainer.optimizers],
+        plain(trainer.selection.state_dict()),
     ]
 
 
-def _plain(state):
+def plain(state):
     if isinstance(state, Tensor):
         return state.tolist()
     if isinstance(state, dict):
-        return {key: _plain(value) for key, value in state.items()}
-    return [_plain(value) for value in state] if isinstance(state, (list, tuple)) else state
+        return {key: plain(value) for key, value in state.items()}
+    return [plain(value) for value in state] if isinstance(state, (list, tuple)) else state

@@ -263,7 +263,7 @@ def test_several_optimizers_all_step():
 def test_any_selection_trains(selection):
     before = selection.inclusion_probs()
     with AdamCB(mlp(), digits(100), K, lr=0.01, selection=selection) as trainer:
-        history = train(trainer, 60)
+        history = train(trainer, 100)
     assert np.mean(history[-10:]) < 0.5 * np.mean(history[:10])
     learned = not np.array_equal(before, selection.inclusion_probs())
     assert learned == (not isinstance(selection, UniformSelection))

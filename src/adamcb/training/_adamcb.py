@@ -258,7 +258,7 @@ class AdamCB:
         return self._draw
 
     def _forget_gradients(self) -> None:
-        """Forget what is left of the step before, and of gradients that were computed in between."""
+        """Forget what is left of the step before, and gradients that somebody computed since."""
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
         if self._norms is not None:
