@@ -28,7 +28,10 @@ def live(folder, num_workers: int, kill_after: int | None = None, delay: float =
         # Not by the end of the pipe: workers inherit it, and outlive a killed process by seconds.
         if receiver not in wait([receiver, process.sentinel], timeout=60):
             break
-        heard.append(receiver.recv())
+        try:
+            heard.append(receiver.recv())
+        except EOFError:
+            break
     else:
         time.sleep(delay)
         process.kill()
