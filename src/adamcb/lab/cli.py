@@ -74,7 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"adamcb {adamcb.__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_compare(commands)
-    # _add_reproduce(commands)
+    _add_reproduce(commands)
     _add_inspect(commands)
     _add_bench(commands)
     return parser

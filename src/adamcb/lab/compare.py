@@ -90,7 +90,7 @@ def _prepare(experiment: Experiment, options: Options, console: Console) -> dict
             f"`--batch-size` must be below the {len(data.train)} training images, got {experiment.batch_size}."
         )
     for note in options.notes:
-        console.print(note, markup=False, highlight=False)
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
     return config
 
 

@@ -96,14 +96,16 @@ def draw_paper_figure(
 
 
 def draw_panel(axes: Axes, results: Sequence[Row], config: dict[str, Any], measure: str, horizontal: str) -> None:
-    """Draw one measure of all methods; losses on a logarithmic axis, accuracies in percent."""
+    """Draw one measure of all methods: losses on a logarithmic axis where they span much, accuracies in percent."""
     is_loss = measure.endswith("loss")
     scale = 1.0 if is_loss else 100.0
+    drawn: list[float] = []
     for method in config["methods"]:
         across, mean, spread = _curve(results, method, measure, horizontal)
         if not len(mean):
             continue
         look = look_of(method, config["methods"])
+        drawn += list(mean if is_loss else mean[1:])
         low, high = scale * (mean - spread), scale * (mean + spread)
         if is_loss:
             low = np.maximum(low, 0.5 * mean)  # a logarithmic axis has no room for 0
@@ -121,8 +123,13 @@ def draw_panel(axes: Axes, results: Sequence[Row], config: dict[str, Any], measu
         )
     axes.set_title(TITLES[measure] + ("" if is_loss else ", %"))
     axes.set_xlabel("epoch" if horizontal == "epochs" else "seconds of training")
-    if is_loss:
+    if is_loss and drawn and max(drawn) > 5.0 * min(drawn):
         axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+    elif drawn and not is_loss:
+        # The leap from guessing would press all that follows into a line.
+        worst, best = 100.0 * min(drawn), 100.0 * max(drawn)
+        axes.set_ylim(max(0.0, worst - 1.0 - 0.05 * (best - worst)), best + 0.5 + 0.05 * (best - worst))
     if horizontal == "epochs":
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
@@ -142,7 +149,8 @@ def _curve(results: Sequence[Row], method: str, measure: str, horizontal: str) -
 
 def _finish(figure: Figure, config: dict[str, Any], title: str, notes: Sequence[str]) -> None:
     handles, labels = figure.axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)), handlelength=4.0)
+    columns = math.ceil(len(labels) / math.ceil(len(labels) / 4)) if labels else 1
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=4.0)
     seeds = len(config["seeds"])
     band = f"mean and one standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     lines = [title, f"{band}, batch size {config['batch_size']}, learning rate {config['lr'] or 'of each method'}"]

@@ -94,7 +94,8 @@ def _moments(name: str, values: Sequence[float]) -> Row:
 
 def terminal_table(summary: Sequence[Row], config: dict[str, Any]) -> Table:
     """Return the summary as a table for the terminal: the final values, and the best ones below them."""
-    title = f"{config['model']} on {config['dataset']}: after {config['epochs']} epochs, {_seeds(config)}"
+    length = f"{config['epochs']} epochs" if config["max_steps"] is None else f"at most {config['max_steps']} steps"
+    title = f"{config['model']} on {config['dataset']}: {length}, {_seeds(config)}"
     table = Table(title=title, caption=_caption(config))
     table.add_column("method")
     for name in MEASURES:
