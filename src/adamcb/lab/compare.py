@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 from dataclasses import dataclass
@@ -149,9 +150,7 @@ def _finish(folder: ResultFolder) -> Comparison:
         figures = draw_comparison(path, results, config)
         files = {"results": str(path / "results.csv"), "figures": str(figures[0])}
         if importlib.util.find_spec("adamcb.lab.report") is not None:
-            from adamcb.lab.report import write_report
-
-            files["report"] = str(write_report(path))
+            files["report"] = str(importlib.import_module("adamcb.lab.report").write_report(path))
     except OSError as error:
         raise LabError(f"Results cannot be written to {path}: {error}.") from error
     return Comparison(path, config, results, summary, files)

@@ -47,7 +47,7 @@ _SPARE = (
     Look("#0072B2", (0, (1, 1)), ">"),
     Look("#D55E00", "-", "p"),
 )
-_STYLE = {
+_STYLE: Any = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,

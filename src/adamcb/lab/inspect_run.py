@@ -10,6 +10,7 @@ import math
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -131,5 +132,5 @@ def _table(chosen: Chosen, title: str) -> Table:
     return table
 
 
-def _name(chosen: Chosen, label: int) -> str:
+def _name(chosen: Chosen, label: Any) -> str:
     return chosen.class_names[label] if label < len(chosen.class_names) else str(label)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import time
-from types import TracebackType
-from typing import Protocol
 
 from rich.console import Console
 from rich.progress import (
@@ -23,25 +21,7 @@ from adamcb.lab.workers import Event, Finished, Note
 QUIET_SECONDS = 10.0
 
 
-class Display(Protocol):
-    """Shows events as they come."""
-
-    def __call__(self, event: Event) -> None:
-        """Show one event."""
-        ...
-
-    def __enter__(self) -> Display:
-        """Begin."""
-        ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """End."""
-        ...
-
-
-def make_display(console: Console, *, num_runs: int, epochs: int) -> Display:
+def make_display(console: Console, *, num_runs: int, epochs: int) -> BarDisplay | LineDisplay:
     """Return the display that fits where standard error goes."""
     return BarDisplay(console, num_runs, epochs) if console.is_terminal else LineDisplay(console, num_runs, epochs)
 
