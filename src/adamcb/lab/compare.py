@@ -1,0 +1,156 @@
+"""`adamcb compare`: all runs of an experiment, and what is made of them."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from adamcb.lab.datasets import load_dataset
+from adamcb.lab.errors import LabError
+from adamcb.lab.experiment import Experiment, digest
+from adamcb.lab.figures import draw_comparison
+from adamcb.lab.models import build_model
+from adamcb.lab.progress import make_display
+from adamcb.lab.results import RESULT_COLUMNS, SELECTION_COLUMNS, ResultFolder, Row, write_csv, write_json, write_text
+from adamcb.lab.tables import SUMMARY_COLUMNS, markdown_table, summarize
+from adamcb.lab.tensorboard import TensorBoardLog
+from adamcb.lab.workers import Event, Job, Task, run_all
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run, which does not change the numbers.
+
+    Attributes:
+        out: Result folder; None: one that is named after the experiment.
+        data_dir: Where to look for data first.
+        jobs: How many processes; None: as many as there are cores, or 1 on an accelerator.
+        tensorboard: Write event files too.
+        checkpoint_seconds: How long to train between checkpoints.
+        notes: What the figures and the page should say.
+    """
+
+    out: Path | None = None
+    data_dir: str | None = None
+    jobs: int | None = None
+    tensorboard: bool = False
+    checkpoint_seconds: float = 10.0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What came out, and where it is."""
+
+    folder: Path
+    config: dict[str, Any]
+    results: list[Row]
+    summary: list[Row]
+    files: dict[str, str]
+
+
+def compare(experiment: Experiment, options: Options, console: Console) -> Comparison:
+    """Do all runs that are not done yet, and write the result folder.
+
+    Raises:
+        LabError: An option, the data or the folder is not as it should be, or a run failed.
+        KeyboardInterrupt: The runs were stopped; all is ready to go on.
+    """
+    config = _prepare(experiment, options, console)
+    out = options.out or Path("adamcb-runs") / f"{Path(experiment.dataset).name}-{_stem(experiment)}-{digest(config)}"
+    if options.tensorboard:
+        TensorBoardLog.check()
+    folder = ResultFolder(out, config)
+    try:
+        _run_missing(experiment, options, folder, console)
+        return _finish(folder)
+    finally:
+        folder.close()
+
+
+def _prepare(experiment: Experiment, options: Options, console: Console) -> dict[str, Any]:
+    """Check all that can be checked before the first run, and return the configuration."""
+    _check_device(experiment.device)
+    try:
+        data = load_dataset(experiment.dataset, data_dir=options.data_dir, fraction=experiment.fraction)
+        # Our own models are only sized up; a user's may need real tensors.
+        with torch.random.fork_rng(), torch.device("cpu" if ":" in experiment.model else "meta"):
+            build_model(experiment.model, image_shape=data.image_shape, num_classes=data.num_classes)
+        config = experiment.as_config(data, list(options.notes))
+    except (ValueError, TypeError, OSError) as error:
+        raise LabError(str(error)) from error
+    if experiment.batch_size >= len(data.train):
+        raise LabError(
+            f"`--batch-size` must be below the {len(data.train)} training images, got {experiment.batch_size}."
+        )
+    for note in options.notes:
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
+    return config
+
+
+def _check_device(device: str) -> None:
+    try:
+        torch.zeros(1, device=device).item()
+    # What torch raises here differs from device to device; AssertionError where it was built without.
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        first_line = str(error).strip().split("\n")[0]
+        raise LabError(f"`--device` must be one that torch can use here, got {device!r}: {first_line}") from error
+
+
+def _stem(experiment: Experiment) -> str:
+    name = experiment.model
+    return name.rpartition(":")[2] if ":" in name else name
+
+
+def _run_missing(experiment: Experiment, options: Options, folder: ResultFolder, console: Console) -> None:
+    names = [method.name for method in experiment.resolve_methods()]
+    # All methods of one seed after another: what else the machine does hits them alike.
+    tasks = [
+        Task(reference, seed)
+        for seed in range(experiment.seeds)
+        for reference, name in zip(experiment.methods, names, strict=True)
+        if not folder.done(name, seed)
+    ]
+    if not tasks:
+        return
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    jobs = options.jobs or (cores if experiment.device == "cpu" else 1)
+    jobs = min(jobs, len(tasks))
+    job = Job(experiment, folder.path, options.data_dir, max(1, cores // jobs), options.checkpoint_seconds)
+    log = TensorBoardLog(folder.path / "tensorboard") if options.tensorboard else None
+    with make_display(console, num_runs=len(tasks), epochs=experiment.epochs) as display:
+
+        def listen(event: Event) -> None:
+            display(event)
+            if log is not None:
+                log(event)
+
+        run_all(job, tasks, jobs, listen)
+
+
+def _finish(folder: ResultFolder) -> Comparison:
+    """Write tables, figures and the page from the runs."""
+    results, selection, diverged = folder.gather()
+    config = {**folder.config, "notes": [*folder.config["notes"], *diverged]}
+    summary = summarize(results, config["methods"])
+    path = folder.path
+    try:
+        write_json(path / "config.json", config)
+        write_csv(path / "results.csv", RESULT_COLUMNS, results)
+        write_csv(path / "selection.csv", SELECTION_COLUMNS, selection)
+        write_csv(path / "summary.csv", SUMMARY_COLUMNS, summary)
+        write_text(path / "summary.md", markdown_table(summary, config))
+        figures = draw_comparison(path, results, config)
+        files = {"results": str(path / "results.csv"), "figures": str(figures[0])}
+        if importlib.util.find_spec("adamcb.lab.report") is not None:
+            files["report"] = str(importlib.import_module("adamcb.lab.report").write_report(path))
+    except OSError as error:
+        raise LabError(f"Results cannot be written to {path}: {error}.") from error
+    return Comparison(path, config, results, summary, files)

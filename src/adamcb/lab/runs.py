@@ -1,0 +1,280 @@
+"""One run: a method, a seed, and a training that can be stopped at any moment and goes on to the same numbers."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset
+
+from adamcb import AdamCB
+from adamcb.lab.datasets import ImageData
+from adamcb.lab.errors import Interrupted
+from adamcb.lab.experiment import Experiment
+from adamcb.lab.methods import Method, get_method
+from adamcb.lab.models import build_model
+from adamcb.lab.results import Row, read_json, run_folder, whole_file, write_json
+from adamcb.lab.watch import WatchedSelection
+
+EVALUATION_BATCH = 1000
+MOST_CHOSEN = 48
+LOOK_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is. `row`: of results.csv, when an epoch has just been evaluated."""
+
+    method: str
+    seed: int
+    step: int
+    total_steps: int
+    epoch: int
+    loss: float
+    row: Row | None = None
+
+
+class Run:
+    """Trains one method with one seed, writing to its folder; call `train`.
+
+    Args:
+        experiment: What is compared.
+        reference: The method, as `get_method` takes it.
+        seed: Decides the initial parameters, the same for all methods, and every random choice after them.
+        data: The dataset.
+        folder: The result folder.
+        report: Called with `Progress` now and then; raises `Interrupted` to stop the run, which then saves itself.
+        checkpoint_seconds: How long to train between checkpoints, at least; nor do they take more than a twentieth.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        reference: str,
+        seed: int,
+        data: ImageData,
+        folder: Path,
+        report: Callable[[Progress], None],
+        *,
+        checkpoint_seconds: float = 10.0,
+    ) -> None:
+        self.experiment, self.seed, self.data, self.report = experiment, seed, data, report
+        self.method = get_method(reference)
+        self.folder, self.place = folder, run_folder(folder, self.method.name, seed)
+        self.total_steps = experiment.total_steps(len(data.train))
+        self.steps_per_epoch = len(data.train) // experiment.batch_size
+        self.model = initial_model(experiment, data, seed)
+        self.watch = WatchedSelection(build_selection(experiment, self.method, len(data.train), seed))
+        self.trainer = _build_trainer(experiment, self.method, self.model, self.watch, data.train)
+        self.lr = [group["lr"] for group in self.trainer.optimizer.param_groups]
+        self.results: list[Row] = []
+        self.selection: list[Row] = []
+        self.seconds = 0.0
+        self.checkpoint_seconds = checkpoint_seconds
+        self._loss = math.nan
+        self._next_look = self._next_save = 0.0
+
+    @property
+    def step(self) -> int:
+        """How many steps were made."""
+        return self.watch.num_draws
+
+    def train(self) -> None:
+        """Train to the end, from the last checkpoint if there is one, and leave `done.json` and the most chosen."""
+        self.place.mkdir(parents=True, exist_ok=True)
+        torch.manual_seed(_derived_seed(self.seed, 2))  # what dropout draws from; a checkpoint knows how far it was
+        self._resume()
+        diverged = None
+        try:
+            self._train_and_evaluate()
+        except FloatingPointError as error:
+            diverged = f"step {self.step}: {error}"
+        finally:
+            self.trainer.close()
+        self._write_chosen()
+        write_json(
+            self.place / "done.json", {"results": self.results, "selection": self.selection, "diverged": diverged}
+        )
+        for leftover in ("checkpoint.pt", "progress.json"):
+            (self.place / leftover).unlink(missing_ok=True)
+
+    def _train_and_evaluate(self) -> None:
+        self._next_save = time.monotonic() + self.checkpoint_seconds
+        while True:
+            boundary = self.step % self.steps_per_epoch == 0 or self.step == self.total_steps
+            if boundary and not (self.results and self.results[-1]["step"] == self.step):
+                self._evaluate()
+            if self.step == self.total_steps:
+                return
+            self._train_epoch()
+
+    def _train_epoch(self) -> None:
+        """Train to the end of the epoch, on the clock."""
+        self.model.train()
+        start = time.perf_counter()
+        for inputs, labels in self.trainer:
+            self._set_lr()
+            loss = self.trainer.step(F.cross_entropy(self.model(inputs), labels, reduction="none"))
+            if time.perf_counter() >= self._next_look:
+                self._synchronize()
+                self.seconds += time.perf_counter() - start
+                self._loss = loss.item()
+                self._look()
+                start = time.perf_counter()
+            if self.step == self.total_steps:
+                break
+        self._synchronize()
+        self.seconds += time.perf_counter() - start
+
+    def _set_lr(self) -> None:
+        if self.experiment.schedule != "constant":
+            factor = self.experiment.lr_factor(self.step - 1, self.total_steps)
+            for group, lr in zip(self.trainer.optimizer.param_groups, self.lr, strict=True):
+                group["lr"] = lr * factor
+
+    def _synchronize(self) -> None:
+        if self.trainer.device.type != "cpu":
+            torch.accelerator.synchronize()
+
+    def _look(self, row: Row | None = None) -> None:
+        """Report, and save if it is time or somebody wants to stop."""
+        try:
+            epoch = -(-self.step // self.steps_per_epoch)
+            self.report(Progress(self.method.name, self.seed, self.step, self.total_steps, epoch, self._loss, row))
+        except Interrupted:
+            self._save()
+            raise
+        if time.monotonic() >= self._next_save:
+            self._save()
+        self._next_look = time.perf_counter() + LOOK_SECONDS
+
+    def _evaluate(self) -> None:
+        """Measure loss and accuracy on all data, off the clock, and note them with what the selection did."""
+        row: Row = {"epoch": -(-self.step // self.steps_per_epoch), "step": self.step, "seconds": self.seconds}
+        for split, samples in (("train", self.data.train), ("test", self.data.test)):
+            loss, accuracy = evaluate(self.model, samples, self.trainer.device, self._look)
+            row |= {f"{split}_loss": loss, f"{split}_accuracy": accuracy}
+        if not math.isfinite(row["train_loss"]) or not math.isfinite(row["test_loss"]):
+            raise FloatingPointError("the loss on all data is not finite any more.")
+        self.results.append(row)
+        self.selection.append({"epoch": row["epoch"], "step": self.step, **self.watch.read()})
+        self._loss = row["train_loss"]
+        self._look(row)
+
+    def _save(self) -> None:
+        """Write a checkpoint. The rows go first: those that a checkpoint does not know of are dropped on resuming."""
+        start = time.monotonic()
+        rows = {"results": self.results, "selection": self.selection, "seconds": self.seconds}
+        write_json(self.place / "progress.json", rows)
+        self.trainer.save(self.place / "checkpoint.pt")
+        now = time.monotonic()
+        self._next_save = now + max(self.checkpoint_seconds, 20 * (now - start))
+
+    def _resume(self) -> None:
+        if not (self.place / "checkpoint.pt").is_file():
+            return
+        self.trainer.load(self.place / "checkpoint.pt")
+        rows = read_json(self.place / "progress.json")
+        self.results = [row for row in rows["results"] if row["step"] <= self.step]
+        self.selection = [row for row in rows["selection"] if row["step"] <= self.step]
+        self.seconds = rows["seconds"]
+
+    def _write_chosen(self) -> None:
+        """Write the samples that were chosen most, with what the model makes of them now."""
+        if self.method.norms is None:
+            return
+        order = np.argsort(-self.watch.counts, kind="stable")[:MOST_CHOSEN]
+        images, labels = (tensor[torch.from_numpy(order)] for tensor in self.data.train.tensors)
+        losses, predictions = _predict(self.model, images, labels, self.trainer.device)
+        pixels = self.data.to_pixels(images).numpy()
+        (self.folder / "chosen").mkdir(exist_ok=True)
+        with whole_file(self.folder / "chosen" / f"{self.method.name}-seed{self.seed}.npz") as place:
+            np.savez_compressed(
+                place,
+                index=order.astype(np.int64),
+                count=self.watch.counts[order],
+                label=labels.numpy(),
+                prediction=predictions.numpy(),
+                loss=losses.numpy(),
+                image=pixels[..., 0] if pixels.shape[-1] == 1 else pixels,
+            )
+
+
+def initial_model(experiment: Experiment, data: ImageData, seed: int) -> nn.Module:
+    """Return the model that every method of a seed starts from."""
+    with torch.random.fork_rng():
+        torch.manual_seed(_derived_seed(seed, 0))
+        model = build_model(experiment.model, image_shape=data.image_shape, num_classes=data.num_classes)
+    return model.to(experiment.device)
+
+
+def build_selection(experiment: Experiment, method: Method, num_samples: int, seed: int) -> Any:
+    """Return a method's selection, with random numbers that the seed decides."""
+    exploration = method.exploration if experiment.exploration is None else experiment.exploration
+    generator = torch.Generator().manual_seed(_derived_seed(seed, 1))
+    return method.selection(num_samples, experiment.batch_size, exploration=exploration, generator=generator)
+
+
+def _build_trainer(
+    experiment: Experiment, method: Method, model: nn.Module, selection: Any, samples: TensorDataset
+) -> AdamCB:
+    lr = method.lr if experiment.lr is None else experiment.lr
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return AdamCB(
+        model,
+        samples,
+        selection.batch_size,
+        selection=selection,
+        optimizer=method.optimizer(parameters, lr=lr),
+        norms=method.norms,
+    )
+
+
+def warm_up(experiment: Experiment, method: Method, data: ImageData) -> None:
+    """Train a throwaway model for one step, so that compiling and the first touch are on nobody's clock."""
+    size = min(experiment.batch_size, len(data.train) - 1, 4)
+    samples = TensorDataset(*(tensor[: size + 1] for tensor in data.train.tensors))
+    model = initial_model(experiment, data, 0)
+    selection = method.selection(
+        len(samples), size, exploration=method.exploration, generator=torch.Generator().manual_seed(0)
+    )
+    with _build_trainer(experiment, method, model, selection, samples) as trainer:
+        for inputs, labels in trainer:
+            trainer.step(F.cross_entropy(model(inputs), labels, reduction="none"))
+
+
+def evaluate(
+    model: nn.Module, samples: TensorDataset, device: torch.device, look: Callable[[], None]
+) -> tuple[float, float]:
+    """Return mean loss and accuracy; `look` is called between batches."""
+    images, labels = samples.tensors
+    loss = correct = 0.0
+    next_look = time.monotonic() + LOOK_SECONDS
+    for part, target in zip(images.split(EVALUATION_BATCH), labels.split(EVALUATION_BATCH), strict=True):
+        losses, predictions = _predict(model, part, target, device)
+        loss += losses.double().sum().item()
+        correct += (predictions == target).sum().item()
+        if time.monotonic() >= next_look:
+            look()
+            next_look = time.monotonic() + LOOK_SECONDS
+    return loss / len(labels), correct / len(labels)
+
+
+def _predict(model: nn.Module, images: Tensor, labels: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return the loss and the predicted class of every sample."""
+    model.eval()
+    with torch.no_grad():
+        logits = model(images.to(device)).cpu()
+    return F.cross_entropy(logits, labels, reduction="none"), logits.argmax(1)
+
+
+def _derived_seed(seed: int, purpose: int) -> int:
+    return int(np.random.SeedSequence((seed, purpose)).generate_state(1, np.uint64)[0] >> 1)

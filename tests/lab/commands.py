@@ -1,0 +1,65 @@
+"""The command line as users meet it: a process of its own."""
+
+from __future__ import annotations
+
+import csv
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+# The smallest comparison that shows a bandit beside a baseline.
+SMALL = ("--method", "adam", "--method", "adamcb-scale-free", "--seeds", "2", "--epochs", "3")
+
+
+def command(*arguments: object) -> list[str]:
+    return [sys.executable, "-m", "adamcb", *map(str, arguments)]
+
+
+def run(*arguments: object, env: Mapping[str, str] | None = None, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run `adamcb` and return what it printed, and its exit code."""
+    return subprocess.run(
+        command(*arguments),
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+        env={**os.environ, **(env or {})},
+        **options,
+    )
+
+
+def start(*arguments: object) -> subprocess.Popen[str]:
+    """Start `adamcb` in a process group of its own, as a terminal would."""
+    return subprocess.Popen(
+        command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+
+
+def wait_until(happened: Callable[[], bool], seconds: float = 120.0) -> None:
+    deadline = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.01)
+
+
+def read_rows(path: Path, *, without: tuple[str, ...] = ()) -> list[dict[str, str]]:
+    """Return the rows of a CSV file as text, so that equal means equal to the last digit."""
+    with path.open(newline="") as file:
+        return [{name: cell for name, cell in row.items() if name not in without} for row in csv.DictReader(file)]
+
+
+def processes_of_group(group: int) -> list[int]:
+    """Return the processes of a group that are alive."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[2]) == group and fields[0] != "Z":
+            found.append(int(entry.name))
+    return found

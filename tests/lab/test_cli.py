@@ -1,0 +1,217 @@
+"""`adamcb compare` end to end, and what it says when something is wrong."""
+
+import json
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from adamcb.lab.cli import main
+from tests.lab.commands import SMALL, read_rows, run
+
+BAD_OPTIONS = {
+    "unknown dataset": (["--dataset", "mnits"], "`--dataset` must be one of digits, mnist, fashion-mnist, cifar10"),
+    "unknown model": (["--model", "mpl"], "`--model` must be one of logistic, mlp"),
+    "unknown method": (["--method", "adma"], "`method` must be one of 'adam'"),
+    "method twice": (["--method", "adam", "--method", "adam"], "Every method must be given once, got 'adam' again"),
+    "no epochs": (["--epochs", "0"], "`epochs` must be at least 1, got epochs=0"),
+    "no seeds": (["--seeds", "-1"], "`seeds` must be at least 1"),
+    "no batch": (["--batch-size", "0"], "`batch_size` must be at least 1"),
+    "lr is NaN": (["--lr", "nan"], "`lr` must be a finite number"),
+    "exploration": (["--exploration", "1.5"], "`exploration` must be a finite number in [0, 1]"),
+    "fraction": (["--fraction", "0"], "`fraction` must be a finite number in (0, 1]"),
+    "schedule": (["--schedule", "linear"], "invalid choice: 'linear'"),
+    "no jobs": (["--jobs", "0"], "`--jobs` must be at least 1"),
+    "no steps": (["--steps", "0"], "`max_steps` must be at least 1"),
+    "data folder": (["--data-dir", "/nowhere"], "`--data-dir` must be an existing folder"),
+    "method file": (["--method", "nowhere.py:mine"], "must name an existing file"),
+}
+REFUSED = {
+    "batch of everything": (["--batch-size", "1438"], "`--batch-size` must be below the 1438 training images"),
+    "device": (["--device", "cuda:77"], "`--device` must be one that torch can use here, got 'cuda:77'"),
+    "images too small": (["--model", "resnet18", "--dataset", "digits"], ""),
+    "model file": (["--model", "nowhere.py:model"], "must name an existing file"),
+    "not a folder": (["--out", "/dev/null/results"], "Results cannot be written to /dev/null/results"),
+}
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+    """A finished comparison: its folder, and what was printed."""
+    out = tmp_path_factory.mktemp("small") / "out"
+    finished = run("compare", *SMALL, "--out", out)
+    assert finished.returncode == 0, finished.stderr
+    return out, finished.stdout
+
+
+def test_compare_writes_every_file_of_the_result_folder(small):
+    out, printed = small
+    rows = read_rows(out / "results.csv")
+    assert list(rows[0]) == [
+        "method", "seed", "epoch", "step", "seconds", "train_loss", "test_loss", "train_accuracy", "test_accuracy",
+    ]  # fmt: skip
+    runs = [(row["method"], row["seed"], row["epoch"], row["step"]) for row in rows]
+    methods = ("adam", "adamcb-scale-free")
+    assert runs == [(m, str(s), str(e), str(11 * e)) for m in methods for s in range(2) for e in range(4)]
+    assert len(read_rows(out / "selection.csv")) == len(rows)
+    assert [row["method"] for row in read_rows(out / "summary.csv")] == list(methods)
+    for name in ("epochs", "seconds"):
+        assert (out / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+        assert "AdamCB (scale-free)" in (out / f"{name}.svg").read_text()
+    assert "| Adam |" in (out / "summary.md").read_text()
+    assert "AdamCB (scale-free)" in printed
+    assert str(out / "results.csv") in printed.replace("\n", "")
+    leftovers = [path for path in out.rglob("*") if ".unfinished-" in path.name or path.suffix in (".tmp", ".pt")]
+    assert leftovers == []
+
+
+def test_methods_of_a_seed_start_alike_and_seeds_differ(small):
+    rows = [row for row in read_rows(small[0] / "results.csv") if row["epoch"] == "0"]
+    losses = {(row["method"], row["seed"]): row["train_loss"] for row in rows}
+    assert losses["adam", "0"] == losses["adamcb-scale-free", "0"]
+    assert losses["adam", "1"] == losses["adamcb-scale-free", "1"]
+    assert losses["adam", "0"] != losses["adam", "1"]
+    assert {row["seconds"] for row in rows} == {"0.0"}
+
+
+def test_training_learns_and_the_bandit_leaves_uniform(small):
+    rows = read_rows(small[0] / "results.csv")
+    assert all(float(row["test_accuracy"]) > 0.9 for row in rows if row["epoch"] == "3")
+    for row in read_rows(small[0] / "selection.csv"):
+        if row["method"] == "adam":
+            assert (row["second_moment"], row["prob_min"], row["prob_max"]) == ("", "1.0", "1.0")
+        elif row["epoch"] == "3":
+            assert float(row["prob_min"]) < 0.95 < 1.05 < float(row["prob_max"])
+            assert 0.0 < float(row["second_moment"]) < 1.0
+            assert 0.3 < float(row["coverage"]) < 1.0
+
+
+def test_chosen_samples_come_with_their_pictures(small):
+    files = sorted(path.name for path in (small[0] / "chosen").iterdir())
+    assert files == ["adamcb-scale-free-seed0.npz", "adamcb-scale-free-seed1.npz"]
+    with np.load(small[0] / "chosen" / files[0]) as chosen:
+        assert chosen["image"].shape == (48, 8, 8)
+        assert chosen["image"].dtype == np.uint8
+        assert (np.diff(chosen["count"]) <= 0).all()
+        assert chosen["count"][0] > 3, "a uniform draw would take every sample three times at most"
+        assert len(np.unique(chosen["index"])) == 48
+
+
+def test_the_same_command_again_trains_nothing_and_json_is_all_that_it_prints(small):
+    before = (small[0] / "results.csv").read_bytes()
+    again = run("compare", *SMALL, "--out", small[0], "--json")
+    assert again.returncode == 0
+    assert (small[0] / "results.csv").read_bytes() == before
+    assert again.stderr == ""
+    content = json.loads(again.stdout)
+    assert content["baseline"] == "adam"
+    assert [record["method"] for record in content["summary"]] == ["adam", "adamcb-scale-free"]
+    assert content["config"]["epochs"] == 3
+    assert Path(content["files"]["results"]).is_file()
+
+
+@pytest.mark.parametrize(
+    ("changed", "named"),
+    [
+        (["--epochs", "4"], "--epochs was 3 and is now 4"),
+        (["--seeds", "3"], "--seeds was 2 and is now 3"),
+        (["--method", "adamx"], "--method was adam, adamcb-scale-free and is now adam, adamcb-scale-free, adamx"),
+        (["--lr", "0.01"], "--lr was 0.001 and is now 0.01"),
+        (["--steps", "5"], "--steps was None and is now 5"),
+    ],
+)
+def test_results_of_another_configuration_are_refused(small, changed, named, capsys):
+    before = {path: path.read_bytes() for path in small[0].glob("[!.]*.*")}
+    assert main(["compare", *SMALL, "--out", str(small[0]), *changed]) == 1
+    assert named in capsys.readouterr().err
+    assert {path: path.read_bytes() for path in small[0].glob("[!.]*.*")} == before
+
+
+def test_a_folder_with_a_stranger_s_results_is_refused(tmp_path, capsys):
+    (tmp_path / "results.csv").write_text("mine")
+    assert main(["compare", *SMALL, "--out", str(tmp_path)]) == 1
+    assert "holds results.csv, but is no result folder" in capsys.readouterr().err
+    assert (tmp_path / "results.csv").read_text() == "mine"
+
+
+@pytest.mark.parametrize(("options", "message"), BAD_OPTIONS.values(), ids=BAD_OPTIONS)
+def test_bad_options_are_named(options, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(SystemExit) as ended:
+        main(["compare", *options])
+    assert ended.value.code == 2
+    assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("options", "message"), REFUSED.values(), ids=REFUSED)
+def test_what_only_shows_with_the_data_is_an_error_of_one_sentence(options, message, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["compare", *options]) == 1
+    printed = capsys.readouterr().err
+    assert printed.startswith("adamcb: error: ")
+    assert message in printed
+    assert "Traceback" not in printed
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_missing_data_says_which_files_go_where(tmp_path):
+    offline = {"HTTPS_PROXY": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
+    env = {"ADAMCB_DATA": str(tmp_path / "empty"), "XDG_CACHE_HOME": str(tmp_path / "cache"), **offline}
+    finished = run("compare", "--dataset", "mnist", "--out", tmp_path / "out", env=env)
+    assert finished.returncode == 1
+    assert "train-images-idx3-ubyte" in finished.stderr
+    assert str(tmp_path / "empty") in finished.stderr
+    assert "Traceback" not in finished.stderr
+    assert finished.stdout == ""
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="to root every folder is writable")
+def test_an_unwritable_folder_is_named(tmp_path, capsys):
+    tmp_path.chmod(0o555)
+    assert main(["compare", *SMALL, "--out", str(tmp_path / "out")]) == 1
+    assert f"Results cannot be written to {tmp_path / 'out'}" in capsys.readouterr().err
+
+
+def test_a_full_disk_leaves_nothing_half_written_and_the_same_command_goes_on(small, tmp_path):
+    """No file may grow beyond 200 kB: the first checkpoint fails as on a full disk."""
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
+
+    full = run("compare", *SMALL, "--out", tmp_path, "--checkpoint-seconds", "0", preexec_fn=limit)
+    assert full.returncode == 1
+    assert "checkpoint.pt could not be written" in full.stderr
+    assert "Traceback" not in full.stderr
+    files = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert files <= {"config.json", "lock", "progress.json"}
+    finished = run("compare", *SMALL, "--out", tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    for name in ("results.csv", "selection.csv"):
+        assert read_rows(tmp_path / name, without=("seconds",)) == read_rows(small[0] / name, without=("seconds",))
+
+
+def test_without_the_extra_the_message_names_it(tmp_path):
+    script = "import sys; sys.modules['rich'] = None; from adamcb.lab.cli import main; sys.exit(main(['compare']))"
+    finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert finished.returncode == 1
+    assert finished.stderr == ("adamcb: the command line needs rich, not installed here: pip install 'adamcb[lab]'\n")
+
+
+def test_tensorboard_is_asked_for_by_name_or_writes_event_files(tmp_path):
+    options = ("compare", "--method", "adam", "--seeds", "1", "--steps", "2", "--out", tmp_path, "--tensorboard")
+    finished = run(*options)
+    try:
+        import tensorboard  # noqa: F401  # pyright: ignore[reportMissingImports]
+    except ImportError:
+        assert finished.returncode == 1
+        assert "pip install tensorboard" in finished.stderr
+        assert list(tmp_path.iterdir()) == []
+    else:
+        assert finished.returncode == 0
+        assert len(list(tmp_path.glob("tensorboard/adam-seed0/events*"))) == 1

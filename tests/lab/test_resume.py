@@ -1,0 +1,71 @@
+"""Whole comparisons that are killed or stopped, and the same command again."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.lab.commands import processes_of_group, read_rows, run, start, wait_until
+
+# Long enough to be caught in the middle.
+OPTIONS = ("compare", "--method", "adam", "--method", "adamcb-scale-free", "--seeds", "1", "--epochs", "80")
+
+
+def columns(folder: Path) -> list[list[dict[str, str]]]:
+    return [read_rows(folder / name, without=("seconds",)) for name in ("results.csv", "selection.csv")]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("undisturbed")
+    finished = run(*OPTIONS, "--out", out)
+    assert finished.returncode == 0, finished.stderr
+    return out
+
+
+def stop_midway(out: Path, number: int, *, everybody: bool):
+    """Start, wait for checkpoints of both runs, and send a signal to the command or to its whole group."""
+    process = start(*OPTIONS, "--out", out, "--checkpoint-seconds", "0.05")
+    wait_until(lambda: len(list(out.glob(".runs/*/checkpoint.pt"))) == 2 or process.poll() is not None)
+    (os.killpg if everybody else os.kill)(process.pid, number)
+    printed = process.communicate(timeout=60)[1]
+    wait_until(lambda: not processes_of_group(process.pid), seconds=20.0)
+    assert not (out / "results.csv").exists(), "it should have been stopped before the end"
+    return process.returncode, printed
+
+
+def test_killed_and_started_again_it_ends_with_the_same_numbers(undisturbed, tmp_path):
+    """SIGKILL to the command alone: its workers must not live on, nor leave anything that misleads the next."""
+    code, _ = stop_midway(tmp_path, signal.SIGKILL, everybody=False)
+    assert code == -signal.SIGKILL
+    assert len(list(tmp_path.glob(".runs/*/checkpoint.pt"))) >= 1
+    finished = run(*OPTIONS, "--out", tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    assert columns(tmp_path) == columns(undisturbed)
+    seconds = [float(row["seconds"]) for row in read_rows(tmp_path / "results.csv") if row["method"] == "adam"]
+    assert seconds == sorted(seconds)
+
+
+def test_ctrl_c_ends_cleanly_and_the_same_command_goes_on(undisturbed, tmp_path):
+    """SIGINT to everybody, as a terminal sends it."""
+    code, printed = stop_midway(tmp_path, signal.SIGINT, everybody=True)
+    assert code == 130
+    assert "stopped. The same command goes on where it stopped." in printed
+    assert "Traceback" not in printed
+    finished = run(*OPTIONS, "--out", tmp_path)
+    assert finished.returncode == 0, finished.stderr
+    assert columns(tmp_path) == columns(undisturbed)
+
+
+def test_two_commands_do_not_write_to_one_folder(tmp_path):
+    process = start(*OPTIONS, "--out", tmp_path)
+    try:
+        wait_until(lambda: (tmp_path / "config.json").exists())
+        second = run(*OPTIONS, "--out", tmp_path)
+        assert second.returncode == 1
+        assert "Another adamcb is writing to" in second.stderr
+    finally:
+        process.terminate()
+        process.communicate(timeout=60)
+    assert process.returncode == 143

@@ -1,0 +1,224 @@
+"""One run: stopped anywhere, it goes on to the same numbers."""
+
+import itertools
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from adamcb import AdamCB, AdamX
+from adamcb.lab import runs
+from adamcb.lab.datasets import load_dataset
+from adamcb.lab.errors import Interrupted
+from adamcb.lab.experiment import Experiment
+from adamcb.lab.methods import METHODS, Method
+from adamcb.lab.results import read_json
+from adamcb.lab.runs import Progress, Run, build_selection, evaluate, initial_model
+from adamcb.lab.watch import WatchedSelection
+
+DROPOUT_MODEL = """
+from torch import nn
+
+def model(num_classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, num_classes))
+"""
+
+
+@pytest.fixture(autouse=True)
+def one_thread():
+    """As in the lab's own workers: threads would wait for each other longer than such small sums take."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.fixture(scope="module")
+def data():
+    return load_dataset("digits", fraction=0.2)
+
+
+@pytest.fixture(scope="module")
+def dropout_model(tmp_path_factory) -> str:
+    path = tmp_path_factory.mktemp("model") / "model.py"
+    path.write_text(DROPOUT_MODEL)
+    return f"{path}:model"
+
+
+def small_experiment(model: str, **changes) -> Experiment:
+    return Experiment(**{"model": model, "epochs": 2, "batch_size": 60, "schedule": "cosine", "lr": 0.01, **changes})
+
+
+def outcome(folder: Path, method: str) -> dict:
+    """Return what a run left, without the seconds."""
+    done = read_json(folder / ".runs" / f"{method}-seed1" / "done.json")
+    for row in done["results"]:
+        del row["seconds"]
+    chosen = folder / "chosen" / f"{method}-seed1.npz"
+    if chosen.is_file():
+        with np.load(chosen) as arrays:
+            done |= {name: arrays[name].tolist() for name in arrays.files}
+    return done
+
+
+def train(experiment, method, data, folder, report=lambda progress: None) -> dict:
+    Run(experiment, method, 1, data, folder, report).train()
+    return outcome(folder, method)
+
+
+@pytest.mark.parametrize("method", ["adam", "adambs", "adamcb", "adamcb-scale-free"])
+def test_a_run_stopped_at_any_look_ends_with_the_same_numbers(method, data, dropout_model, tmp_path, monkeypatch):
+    """Looks are after every step and every evaluated batch here; the run is stopped at each of them in turn."""
+    monkeypatch.setattr(runs, "LOOK_SECONDS", 0.0)
+    experiment = small_experiment(dropout_model)
+    looks = itertools.count(1)
+    undisturbed = train(experiment, method, data, tmp_path / "whole", lambda progress: next(looks) and None)
+    assert len(undisturbed["results"]) == len(undisturbed["selection"]) == 3
+    assert undisturbed["results"][-1]["step"] == 8
+    for stop_at in range(1, next(looks)):
+        folder = tmp_path / f"stopped{stop_at}"
+        calls = itertools.count(1)
+
+        def stop(progress: Progress, calls=calls, stop_at=stop_at) -> None:
+            if next(calls) == stop_at:
+                raise Interrupted("now")
+
+        with pytest.raises(Interrupted):
+            train(experiment, method, data, folder, stop)
+        torch.rand(3)  # whatever else happened in between
+        assert train(experiment, method, data, folder) == undisturbed
+        assert sorted(path.name for path in (folder / ".runs" / f"{method}-seed1").iterdir()) == ["done.json"]
+
+
+def test_seconds_go_on_from_where_they_were(data, dropout_model, tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "LOOK_SECONDS", 0.0)
+    spent = []
+
+    def stop(progress: Progress) -> None:
+        if progress.step == 6:
+            raise Interrupted("now")
+
+    run = Run(small_experiment(dropout_model), "adam", 1, data, tmp_path, stop)
+    with pytest.raises(Interrupted):
+        run.train()
+    spent.append(run.seconds)
+    run = Run(small_experiment(dropout_model), "adam", 1, data, tmp_path, lambda progress: None)
+    run.train()
+    assert run.seconds > spent[0] > run.results[1]["seconds"] > run.results[0]["seconds"] == 0.0
+
+
+def test_evaluation_is_off_the_clock_and_on_all_data(data, dropout_model, tmp_path, monkeypatch):
+    run = Run(small_experiment(dropout_model, epochs=1), "adam", 1, data, tmp_path, lambda progress: None)
+    run.train()
+    assert run.results[0]["seconds"] == 0.0
+    run.model.eval()
+    for split, samples in (("train", data.train), ("test", data.test)):
+        images, labels = samples.tensors
+        logits = run.model(images)
+        assert run.results[1][f"{split}_loss"] == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-5)
+        accuracy = (logits.argmax(1) == labels).double().mean().item()
+        assert run.results[1][f"{split}_accuracy"] == pytest.approx(accuracy, rel=1e-12)
+    monkeypatch.setattr(runs, "EVALUATION_BATCH", 37)
+    again = evaluate(run.model, data.train, torch.device("cpu"), lambda: None)
+    assert again == pytest.approx((run.results[1]["train_loss"], run.results[1]["train_accuracy"]), rel=1e-6)
+
+
+@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
+def test_a_run_that_diverges_says_so_and_keeps_what_it_had(data, dropout_model, tmp_path):
+    experiment = small_experiment(dropout_model, lr=1e30, schedule="constant")
+    done = train(experiment, "adam", data, tmp_path)
+    assert "step" in done["diverged"]
+    assert len(done["results"]) < 3
+    assert all(math.isfinite(row["train_loss"]) for row in done["results"])
+
+
+@pytest.mark.parametrize(
+    ("schedule", "factors"),
+    [
+        ("constant", [1.0, 1.0, 1.0, 1.0]),
+        ("inverse-sqrt", [1.0, 2**-0.5, 3**-0.5, 0.5]),
+        ("cosine", [1.0, (2 + 2**0.5) / 4, 0.5, (2 - 2**0.5) / 4]),
+    ],
+)
+def test_every_step_has_the_learning_rate_of_its_schedule(schedule, factors, data, dropout_model, tmp_path):
+    experiment = small_experiment(dropout_model, schedule=schedule, epochs=1)
+    run = Run(experiment, "adam", 0, data, tmp_path, lambda progress: None)
+    seen = []
+    optimizer = run.trainer.optimizer
+    optimizer.register_step_pre_hook(lambda *_: seen.append(optimizer.param_groups[0]["lr"]))
+    run.train()
+    assert seen == pytest.approx([0.01 * factor for factor in factors])
+
+
+def test_scale_free_is_what_adamcb_does_by_default(data):
+    """The method and the default of `AdamCB`, from the same parameters and random numbers, make the same steps."""
+    experiment = Experiment(batch_size=60)
+    models = [initial_model(experiment, data, 0) for _ in range(2)]
+    method = METHODS["adamcb-scale-free"]
+    bandit = build_selection(experiment, method, len(data.train), seed=0)
+    default = AdamCB(models[0], data.train, 60)
+    default.selection.load_state_dict(bandit.state_dict())
+    optimizer = method.optimizer(models[1].parameters(), lr=method.lr)
+    ours = AdamCB(models[1], data.train, 60, selection=bandit, optimizer=optimizer, norms=method.norms)
+    for trainer, model in ((default, models[0]), (ours, models[1])):
+        for inputs, labels in trainer:
+            trainer.step(F.cross_entropy(model(inputs), labels, reduction="none"))
+    for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
+def test_every_method_has_the_settings_of_table_2(method: Method):
+    weight = torch.zeros(2, requires_grad=True)
+    group = method.optimizer([weight], lr=method.lr).param_groups[0]
+    assert (group["lr"], group["betas"], group["eps"], method.exploration) == (1e-3, (0.9, 0.999), 1e-8, 0.4)
+    assert group["weight_decay"] == 0
+    if isinstance(method.optimizer([weight], lr=method.lr), AdamX):
+        assert group["beta1_decay"] == 1 - 1e-8
+        assert group["bias_correction"] == (method.name == "adamcb-scale-free")
+    assert (method.norms is None) == (method.name in ("adam", "amsgrad", "adamx"))
+
+
+def test_methods_differ_only_where_their_names_say():
+    weight = torch.zeros(2, requires_grad=True)
+    kinds = {}
+    for name, method in METHODS.items():
+        selection = method.selection(100, 10, exploration=0.3, generator=torch.Generator().manual_seed(0))
+        form = getattr(selection, "feedback", getattr(selection, "form", None))
+        optimizer = method.optimizer([weight], lr=1e-3)
+        kinds[name] = (type(selection).__name__, form, type(optimizer).__name__, optimizer.defaults.get("amsgrad"))
+        assert getattr(selection, "exploration", 0.3) == 0.3
+    assert kinds == {
+        "adam": ("UniformSelection", None, "Adam", False),
+        "amsgrad": ("UniformSelection", None, "Adam", True),
+        "adamx": ("UniformSelection", None, "AdamX", True),
+        "adambs": ("ReplacementBandit", "original", "Adam", False),
+        "adambs-corrected": ("ReplacementBandit", "corrected", "AdamX", True),
+        "adamcb": ("CombinatorialBandit", "bandit", "AdamX", True),
+        "adamcb-listing": ("CombinatorialBandit", "listing", "AdamX", True),
+        "adamcb-scale-free": ("CombinatorialBandit", "scale-free", "AdamX", True),
+    }
+
+
+def test_a_watched_selection_reads_as_the_meter_does(data):
+    """The log, replayed after the epoch, says what the trainer's own meter said along the way."""
+    experiment = Experiment(batch_size=60)
+    model = initial_model(experiment, data, 0)
+    watch = WatchedSelection(build_selection(experiment, METHODS["adamcb-scale-free"], len(data.train), seed=0))
+    trainer = AdamCB(model, data.train, 60, selection=watch)
+    counts = np.zeros(len(data.train), dtype=int)
+    for batch in trainer:
+        counts[batch.draw.indices] += 1
+        inputs, labels = batch
+        trainer.step(F.cross_entropy(model(inputs), labels, reduction="none"))
+    readings, meter = watch.read(), trainer.meter.as_dict()
+    for name in ("second_moment", "effective_sample_size", "coverage", "largest_weight"):
+        assert readings[name] == pytest.approx(meter[name], rel=1e-12)
+    assert watch.counts.tolist() == counts.tolist()
+    relative = watch.inclusion_probs() * len(data.train) / 60
+    assert readings["prob_q50"] == pytest.approx(float(np.median(relative)))
+    assert readings["prob_min"] == pytest.approx(relative.min())
+    assert readings["prob_max"] == pytest.approx(relative.max())
