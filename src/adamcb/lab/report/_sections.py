@@ -1,0 +1,180 @@
+"""The parts of the page that need no script: notes, tiles, table, pictures, configuration. All text is escaped here."""
+
+from __future__ import annotations
+
+import json
+import math
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from adamcb.lab.report._pictures import data_uri
+from adamcb.lab.report._read import Chosen, Folder
+from adamcb.lab.report._table import finals, summary_table, title, with_deviation
+
+Styles = dict[str, str]
+
+
+def notes(config: dict[str, Any]) -> str:
+    """Return what the reader should know first, if the configuration notes anything."""
+    found = config.get("notes") or config.get("note") or []
+    texts = [found] if isinstance(found, str) else list(found)
+    paragraphs = "".join(f"<p>{escape(str(text))}</p>" for text in texts if text)
+    return f'<div class="notice" role="note">{paragraphs}</div>' if paragraphs else ""
+
+
+def swatch(style: str) -> str:
+    """Return a piece of a method's line."""
+    return (
+        '<svg class="swatch" viewBox="0 0 34 10" aria-hidden="true">'
+        f'<line class="line {style}" x1="1" x2="33" y1="5" y2="5"/></svg>'
+    )
+
+
+def tiles(folder: Folder, styles: Styles) -> str:
+    """Return the results in short: the best method by four measures, and how far the next one is."""
+    wanted = [
+        ("Lowest final training loss", "train_loss", finals(folder, "train_loss"), 1),
+        ("Lowest final test loss", "test_loss", finals(folder, "test_loss"), 1),
+        ("Highest final test accuracy", "test_accuracy", finals(folder, "test_accuracy"), -1),
+    ]
+    if folder.selection:
+        moments = finals(folder, "second_moment")
+        reductions = {method: (1.0 - mean, deviation) for method, (mean, deviation) in moments.items()}
+        wanted.append(("Largest variance reduction, last epoch", "variance_reduction", reductions, -1))
+    else:
+        wanted.append(("Shortest training, seconds", "seconds", finals(folder, "seconds"), 1))
+    return "".join(_tile(*tile, styles) for tile in wanted)
+
+
+def _tile(heading: str, name: str, values: dict[str, tuple[float, float]], sign: int, styles: Styles) -> str:
+    known = [(method, *pair) for method, pair in values.items() if math.isfinite(pair[0])]
+    if not known:
+        return ""
+    (method, mean, deviation), *others = sorted(known, key=lambda entry: sign * entry[1])
+    after = ""
+    if others:
+        other, other_mean, other_deviation = others[0]
+        spread = np.nanmax([deviation, other_deviation, 0.0])
+        near = "; less than one standard deviation apart" if abs(mean - other_mean) < spread else ""
+        after = f"Next: {escape(other)}, {with_deviation(name, other_mean, other_deviation)}{near}"
+    value, _, spread_text = with_deviation(name, mean, deviation).partition(" ± ")
+    small = f" <small>± {spread_text}</small>" if spread_text else ""
+    return (
+        f'<div class="card tile"><h3>{heading}</h3><p class="value">{value}{small}</p>'
+        f'<p class="who">{swatch(styles[method])}{escape(method)}</p><p class="next">{after}</p></div>'
+    )
+
+
+def table(folder: Folder, styles: Styles) -> str:
+    """Return the summary as a table whose columns can be sorted."""
+    summary = summary_table(folder)
+    head = "".join(f'<th scope="col"><button type="button">{escape(name)}</button></th>' for name in summary.header)
+    rows = []
+    for method, *cells in summary.rows:
+        mark = swatch(styles[method.text]) if method.text in styles else ""
+        fields = "".join(
+            f"<td{' class=best' if cell.best else ''}{'' if cell.value is None else f' data-value={cell.value!r}'}>"
+            f"{escape(cell.text)}</td>"
+            for cell in cells
+        )
+        rows.append(f'<tr><th scope="row"><span class="named">{mark}{escape(method.text)}</span></th>{fields}</tr>')
+    return (
+        '<div class="card"><div class="scroll" tabindex="0" role="region" aria-label="Summary table">'
+        '<table class="numbers sortable"><caption>Mean ± standard deviation over seeds; ★ marks the best of a column. '
+        f"Press a heading to sort.</caption><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div></div>"
+    )
+
+
+def selection(folder: Folder) -> str:
+    """Return the frame of the section on the selection, which the script fills."""
+    if not folder.selection:
+        return ""
+    return (
+        '<section id="selection"><h2>How the selection behaved</h2>'
+        '<div class="legend" role="group" aria-label="Methods shown"></div>'
+        '<div id="selection-readings" class="panels"></div><h3 class="after">Probabilities over time</h3>'
+        '<p class="note">How much likelier than under uniform sampling a sample is to be in the next batch, at the end of '
+        "each epoch: the largest, the 99 %, 90 %, 50 % and 10 % quantiles, and the smallest over the training set; mean "
+        'over seeds. <span id="selection-uniform"></span></p><div id="selection-fans" class="panels"></div></section>'
+    )
+
+
+def chosen(folder: Folder) -> str:
+    """Return the pictures of the samples that were chosen most, one gallery a run."""
+    if not folder.chosen:
+        return ""
+    names = folder.config.get("class_names")
+    classes = [str(name) for name in names] if isinstance(names, list) else []
+    epochs = max(row.epoch for row in folder.results)
+    galleries = "".join(_gallery(run, folder.methods.index(run.method), classes) for run in folder.chosen)
+    return (
+        '<section id="chosen"><h2>Samples chosen most</h2><div class="card">'
+        f'<form id="gallery-controls" class="controls" aria-label="Which pictures" hidden>{_choices(folder)}'
+        '<label class="check"><input type="checkbox" name="wrong"><span>Only where label and prediction differ</span>'
+        f'</label></form><p class="note">Most often first. Uniform sampling takes each sample about once an epoch: here '
+        f"{epochs} times. The prediction is that of the trained model. A sample that is chosen often and predicted as "
+        f'another class is hard, or mislabeled.</p>{galleries}<p id="gallery-missing" class="note" hidden>This run kept '
+        "no pictures.</p></div></section>"
+    )
+
+
+def _choices(folder: Folder) -> str:
+    """Return the two boxes that choose a run. A method is named by its place, so that any name will do."""
+    places = dict.fromkeys(folder.methods.index(run.method) for run in folder.chosen)
+    # What came back to its samples most says most, so that is shown first.
+    most = max(folder.chosen, key=lambda run: run.arrays["count"].max(initial=0)).method
+    methods = "".join(
+        f'<option value="{i}"{" selected" if folder.methods[i] == most else ""}>{escape(folder.methods[i])}</option>'
+        for i in places
+    )
+    seeds = "".join(f'<option value="{seed}">{seed}</option>' for seed in sorted({run.seed for run in folder.chosen}))
+    return (
+        f'<label class="field"><span>Method</span><select name="method">{methods}</select></label>'
+        f'<label class="field"><span>Seed</span><select name="seed">{seeds}</select></label>'
+    )
+
+
+def _gallery(run: Chosen, place: int, classes: list[str]) -> str:
+    fields = (run.arrays[name] for name in ("image", "index", "count", "label", "prediction", "loss"))
+    pictures = "".join(_picture(*sample, classes) for sample in zip(*fields, strict=True))
+    return (
+        f'<div class="gallery" data-method="{place}" data-seed="{run.seed}"><h3>{escape(run.method)}, seed {run.seed}'
+        f'</h3><ul class="pictures">{pictures}</ul><p class="empty note" hidden>None: every one of these is predicted '
+        "as labeled.</p></div>"
+    )
+
+
+def _picture(image: Any, index: Any, count: Any, label: Any, prediction: Any, loss: Any, classes: list[str]) -> str:
+    truth, guess = _class_name(int(label), classes), _class_name(int(prediction), classes)
+    wrong = " wrong" if label != prediction else ""
+    # The words beside it say all that a description could.
+    return (
+        f'<li class="picture{wrong}"><img src="{data_uri(image)}" alt="" loading="lazy"><b>{int(count)}×</b>'
+        f'label {escape(truth)}<br><span class="said">predicted {escape(guess)}</span><br>'
+        f'<span class="said">loss {float(loss):.3g}, no. {int(index)}</span></li>'
+    )
+
+
+def _class_name(number: int, classes: list[str]) -> str:
+    return classes[number] if 0 <= number < len(classes) else str(number)
+
+
+def configuration(config: dict[str, Any]) -> str:
+    """Return every setting as a pair of name and value; what is nested is taken apart."""
+    pairs = [(title(name), value) for name, value in config.items() if name not in ("notes", "note")]
+    return "".join(
+        f"<div{' class=long' if len(text) > 60 else ''}><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>"
+        for name, text in ((name, _setting(value)) for name, value in pairs)
+    )
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_setting(part)}" for name, part in value.items())
+    if isinstance(value, list):
+        return ", ".join(_setting(part) for part in value)
+    if value is None or isinstance(value, bool):
+        return {None: "–", True: "yes", False: "no"}[value]
+    return value if isinstance(value, str) else json.dumps(value)
