@@ -1,8 +1,8 @@
 """The report: one self-contained web page from a result folder.
 
 `write_report` is the door. The page opens from disk, asks nothing of any network and needs no library: template, style
-and scripts lie in `page/` and are put into the one file. It shows what the folder holds: `config.json` and
-`results.csv` must be there; `summary.csv`, `selection.csv` and `chosen/` may be missing, and so are their sections then.
+and scripts lie in `page/` and are put into the one file. `config.json` and `results.csv` must be there. Without
+`summary.csv` the table is made from the results; without `selection.csv` or `chosen/` their sections are left out.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def _lead(folder: Folder) -> str:
         (epochs, "epoch"),
     ]
     words = [f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts]
-    settings = (("batch_size", "batch size"), ("lr", "learning rate"), ("schedule", "schedule"))
+    settings = (("batch_size", "batch size"), ("lr", "learning rate"))
     words += [f"{label} {folder.config[name]}" for name, label in settings if name in folder.config]
     return ", ".join(words)
 

@@ -42,7 +42,7 @@ def tiles(folder: Folder, styles: Styles) -> str:
     if folder.selection:
         moments = finals(folder, "second_moment")
         reductions = {method: (1.0 - mean, deviation) for method, (mean, deviation) in moments.items()}
-        wanted.append(("Largest variance reduction, last epoch", "variance_reduction", reductions, -1))
+        wanted.append(("Largest variance reduction", "variance_reduction", reductions, -1))
     else:
         wanted.append(("Shortest training, seconds", "seconds", finals(folder, "seconds"), 1))
     return "".join(_tile(*tile, styles) for tile in wanted)
@@ -59,7 +59,9 @@ def _tile(heading: str, name: str, values: dict[str, tuple[float, float]], sign:
         spread = np.nanmax([deviation, other_deviation, 0.0])
         near = "; less than one standard deviation apart" if abs(mean - other_mean) < spread else ""
         after = f"Next: {escape(other)}, {with_deviation(name, other_mean, other_deviation)}{near}"
-    value, _, spread_text = with_deviation(name, mean, deviation).partition(" ± ")
+    text = with_deviation(name, mean, deviation)
+    value, _, spread_text = text.removesuffix(" %").partition(" ± ")
+    value += " %" if text.endswith(" %") else ""
     small = f" <small>± {spread_text}</small>" if spread_text else ""
     return (
         f'<div class="card tile"><h3>{heading}</h3><p class="value">{value}{small}</p>'
@@ -81,9 +83,9 @@ def table(folder: Folder, styles: Styles) -> str:
         )
         rows.append(f'<tr><th scope="row"><span class="named">{mark}{escape(method.text)}</span></th>{fields}</tr>')
     return (
-        '<div class="card"><div class="scroll" tabindex="0" role="region" aria-label="Summary table">'
-        '<table class="numbers sortable"><caption>Mean ± standard deviation over seeds; ★ marks the best of a column. '
-        f"Press a heading to sort.</caption><thead><tr>{head}</tr></thead><tbody>{''.join(rows)}</tbody></table></div></div>"
+        '<div class="card"><p class="note">Mean ± standard deviation over seeds; ★ marks the best of a column. Press a '
+        'heading to sort.</p><div class="scroll" tabindex="0" role="region" aria-label="Summary table">'
+        f'<table class="numbers sortable"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div></div>'
     )
 
 
@@ -95,10 +97,16 @@ def selection(folder: Folder) -> str:
         '<section id="selection"><h2>How the selection behaved</h2>'
         '<div class="legend" role="group" aria-label="Methods shown"></div>'
         '<div id="selection-readings" class="panels"></div><h3 class="after">Probabilities over time</h3>'
-        '<p class="note">How much likelier than under uniform sampling a sample is to be in the next batch, at the end of '
-        "each epoch: the largest, the 99 %, 90 %, 50 % and 10 % quantiles, and the smallest over the training set; mean "
-        'over seeds. <span id="selection-uniform"></span></p><div id="selection-fans" class="panels"></div></section>'
+        '<p class="note">How much likelier a sample is to be in the next batch than under uniform sampling, at the end '
+        "of each epoch: quantiles over the training set, mean over seeds. "
+        f'<span id="selection-uniform"></span></p><ul class="key">{_key()}</ul>'
+        '<div id="selection-fans" class="panels"></div></section>'
     )
+
+
+def _key() -> str:
+    lines = (("q-50", "median"), ("q-90", "10 % and 90 %"), ("q-99", "99 %"), ("q-end", "smallest and largest"))
+    return "".join(f"<li>{swatch(style)}{words}</li>" for style, words in lines)
 
 
 def chosen(folder: Folder) -> str:
@@ -110,13 +118,14 @@ def chosen(folder: Folder) -> str:
     epochs = max(row.epoch for row in folder.results)
     galleries = "".join(_gallery(run, folder.methods.index(run.method), classes) for run in folder.chosen)
     return (
-        '<section id="chosen"><h2>Samples chosen most</h2><div class="card">'
-        f'<form id="gallery-controls" class="controls" aria-label="Which pictures" hidden>{_choices(folder)}'
-        '<label class="check"><input type="checkbox" name="wrong"><span>Only where label and prediction differ</span>'
-        f'</label></form><p class="note">Most often first. Uniform sampling takes each sample about once an epoch: here '
-        f"{epochs} times. The prediction is that of the trained model. A sample that is chosen often and predicted as "
-        f'another class is hard, or mislabeled.</p>{galleries}<p id="gallery-missing" class="note" hidden>This run kept '
-        "no pictures.</p></div></section>"
+        '<section id="chosen"><h2>Samples chosen most</h2><div class="card"><form id="gallery-controls" class="controls" '
+        f'aria-label="Which pictures" autocomplete="off" hidden>{_choices(folder)}<label class="check">'
+        '<input type="checkbox" name="wrong"><span>Only where label and prediction differ</span></label></form>'
+        f'<p class="note">Most often first. Uniform sampling takes each sample about once an epoch: here {epochs} '
+        f"time{'' if epochs == 1 else 's'}. The prediction is that of the trained model. A sample that is chosen often "
+        f"and predicted as another class is hard, or mislabeled.</p>{galleries}"
+        '<p id="gallery-missing" class="note" hidden>This run kept no pictures.</p>'
+        '<button type="button" id="gallery-more" class="small more" hidden>Show all</button></div></section>'
     )
 
 
@@ -153,7 +162,7 @@ def _picture(image: Any, index: Any, count: Any, label: Any, prediction: Any, lo
     return (
         f'<li class="picture{wrong}"><img src="{data_uri(image)}" alt="" loading="lazy"><b>{int(count)}×</b>'
         f'label {escape(truth)}<br><span class="said">predicted {escape(guess)}</span><br>'
-        f'<span class="said">loss {float(loss):.3g}, no. {int(index)}</span></li>'
+        f'<span class="said">loss {float(loss):.2g}<br>no. {int(index)}</span></li>'
     )
 
 

@@ -50,7 +50,7 @@ def _mean_of(name: str, columns: dict[str, list[str]]) -> str | None:
 
 def title(name: str) -> str:
     """Return a name of a column or of a setting as words."""
-    words = name.removesuffix("_mean").replace("_", " ")
+    words = "learning rate" if name == "lr" else name.removesuffix("_mean").replace("_", " ")
     return words[:1].upper() + words[1:]
 
 
@@ -60,8 +60,8 @@ def _column(name: str, texts: list[str], deviations: list[str] | None) -> list[C
         return [Cell(text) for text in texts]
     known = [value for value in values if value is not None]
     best = _best(name, known)
-    spreads = [_number(text) or math.nan for text in deviations] if deviations else [math.nan] * len(known)
-    pairs = zip(known, spreads, strict=True)
+    spreads = [_number(text) for text in deviations] if deviations else [None] * len(known)
+    pairs = [(value, math.nan if spread is None else spread) for value, spread in zip(known, spreads, strict=True)]
     return [Cell(with_deviation(name, value, spread), value, value == best) for value, spread in pairs]
 
 
@@ -88,16 +88,18 @@ def with_deviation(name: str, mean: float, deviation: float) -> str:
         return "–"
     scale, unit = (100.0, " %") if "accuracy" in name or name == "variance_reduction" else (1.0, "")
     mean, deviation = scale * mean, scale * deviation
-    digits = 2 if unit else _digits(mean)
     if not math.isfinite(deviation) and mean == round(mean) and not unit:
-        return f"{mean:.0f}"
+        return f"{mean:,.0f}"
+    digits = 2 if unit else _digits(mean, deviation)
     spread = f" ± {deviation:.{digits}f}" if math.isfinite(deviation) else ""
     return f"{mean:.{digits}f}{spread}{unit}".replace("-", "−")
 
 
-def _digits(value: float) -> int:
-    """Return how many decimals show four digits of a value."""
-    return min(7, max(0, 3 - math.floor(math.log10(abs(value))))) if value else 1
+def _digits(mean: float, deviation: float) -> int:
+    """Return how many decimals show two digits of the deviation, if there is one, and at most four of the mean."""
+    most = 3 - math.floor(math.log10(abs(mean))) if mean else 2
+    wanted = 1 - math.floor(math.log10(deviation)) if deviation > 0.0 else most
+    return min(9, max(0, min(most, wanted)))
 
 
 def finals(folder: Folder, name: str) -> dict[str, tuple[float, float]]:

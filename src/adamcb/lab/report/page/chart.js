@@ -2,7 +2,7 @@
 //
 // A chart is told what to show by `update(spec)`:
 //   label            what it is, for people who do not see it
-//   x, y             { label, title(value), format(value), percent, log, whole }
+//   x, y             { label, title(value), percent, log, whole, bounds }; `bounds` are those of y unless the data go beyond
 //   lines            [{ name, style, points: [{ x, y, low, high, text }], quiet, bare }]; `quiet` lines give no values,
 //                    `bare` ones have no line of their own
 //   areas            [{ style, points: [{ x, low, high }] }]
@@ -63,6 +63,7 @@ function extent(chart) {
   }
   if (xs.length === 0) return null;
   if (spec.reference && usable(spec.reference.y, spec.y.log)) ys.push(spec.reference.y);
+  ys.push(...(spec.y.bounds ?? []));
   const bounds = [xs, ys].map((list) => list.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]));
   return { x: chart.window ?? bounds[0], y: bounds[1] };
 }
@@ -82,7 +83,7 @@ function scales(chart, width) {
     log: spec.y.log,
     wanted: Math.max(2, Math.floor((height - 60) / 52)),
   });
-  const wanted = Math.max(2, Math.floor((width - 80) / 76));
+  const wanted = Math.max(2, Math.floor((width - 80) / 60));
   const [from, to] = [box.left, width - box.right];
   const x = makeScale({ low: bounds.x[0], high: bounds.x[1], from, to, wanted, whole: spec.x.whole, exact: true });
   return { x, y, box, empty: bounds.empty };

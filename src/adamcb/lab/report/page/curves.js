@@ -50,6 +50,16 @@ function curveLines(page, { measure, split, axis, spread }) {
   });
 }
 
+// A loss is read best on a log scale and an accuracy on a linear one; each keeps what the reader chose for it.
+function setUpLog(form) {
+  const chosen = { loss: true, accuracy: false };
+  form.addEventListener("change", (event) => {
+    const measure = new FormData(form).get("measure");
+    if (event.target.name === "log") chosen[measure] = event.target.checked;
+    else form.elements.log.checked = chosen[measure];
+  });
+}
+
 function setUpCurves(page) {
   const form = document.getElementById("curve-controls");
   const heightFor = (width) => Math.round(Math.min(480, Math.max(280, width * 0.46)));
@@ -76,6 +86,7 @@ function setUpCurves(page) {
     axis = now.axis;
     fillNumbers(numbers, against, lines);
   };
+  setUpLog(form);
   form.addEventListener("change", update);
   form.addEventListener("submit", (event) => event.preventDefault());
   page.listeners.push(update);

@@ -43,11 +43,15 @@ function linearTicks(low, high, wanted, whole) {
   return ticks;
 }
 
-// Powers of ten; with 2 and 5 between them where there is room; a linear axis's marks where not two would show.
+// Powers of ten, with 2 and 5 or 3 between them where there is room; a linear axis's marks where not two would show.
 function logTicks(low, high, wanted) {
-  const decades = Math.log10(high / low);
-  const stride = Math.max(1, Math.ceil(decades / wanted));
-  const factors = decades * 3 <= wanted ? [1, 2, 5] : [1];
+  const stride = Math.max(1, Math.ceil(Math.log10(high / low) / wanted));
+  const choices = [[1, 2, 5], [1, 3], [1]].map((factors) => decadeTicks(low, high, factors, stride));
+  const ticks = choices.find((some) => some.length <= wanted + 2) ?? choices[2];
+  return ticks.length > 1 ? ticks : linearTicks(low, high, wanted, false);
+}
+
+function decadeTicks(low, high, factors, stride) {
   const ticks = [];
   for (let power = Math.floor(Math.log10(low)); power <= Math.log10(high); power += 1) {
     if (power % stride !== 0) continue;
@@ -56,7 +60,7 @@ function logTicks(low, high, wanted) {
       if (value >= low * (1 - 1e-9) && value <= high * (1 + 1e-9)) ticks.push({ value, step: 10 ** power });
     }
   }
-  return ticks.length > 1 ? ticks : linearTicks(low, high, wanted, false);
+  return ticks;
 }
 
 // From values to pixels. Bounds of a linear axis are rounded outwards to its marks unless `exact`.

@@ -61,23 +61,34 @@ function compare(a, b, down) {
   return down ? -order : order;
 }
 
+const FEW_PICTURES = 24;
+
 function setUpGallery() {
   const form = document.getElementById("gallery-controls");
   if (!form) return;
   const galleries = [...document.querySelectorAll(".gallery")];
+  const more = document.getElementById("gallery-more");
+  let all = false;
   const show = () => {
     const data = new FormData(form);
     const wrongOnly = data.get("wrong") === "on";
+    more.hidden = true;
     for (const gallery of galleries) {
       gallery.hidden = gallery.dataset.method !== data.get("method") || gallery.dataset.seed !== data.get("seed");
-      const pictures = [...gallery.querySelectorAll(".picture")];
-      pictures.forEach((picture) => {
+      const wanted = [...gallery.querySelectorAll(".picture")].filter((picture) => {
         picture.hidden = wrongOnly && !picture.classList.contains("wrong");
+        return !picture.hidden;
       });
-      gallery.querySelector(".empty").hidden = pictures.some((picture) => !picture.hidden);
+      if (!all) wanted.slice(FEW_PICTURES).forEach((picture) => (picture.hidden = true));
+      gallery.querySelector(".empty").hidden = wanted.length > 0;
+      if (!gallery.hidden && !all && wanted.length > FEW_PICTURES) more.hidden = false;
     }
     document.getElementById("gallery-missing").hidden = galleries.some((gallery) => !gallery.hidden);
   };
+  more.addEventListener("click", () => {
+    all = true;
+    show();
+  });
   form.hidden = false;
   form.addEventListener("change", show);
   form.addEventListener("submit", (event) => event.preventDefault());

@@ -23,7 +23,8 @@ const QUANTILES = [
 
 function panel(title, note, ...extra) {
   const host = html("div", { class: "chart" });
-  return { host, node: html("figure", { class: "card panel" }, html("figcaption", {}, html("h3", {}, ...extra, title), html("p", { class: "note" }, note)), host) };
+  const caption = html("figcaption", {}, html("h3", {}, ...extra, title), ...(note ? [html("p", { class: "note" }, note)] : []));
+  return { host, node: html("figure", { class: "card panel" }, caption, host) };
 }
 
 function readingSpec(page, { name, title, reference, extra, percent: isPercent }) {
@@ -43,13 +44,20 @@ function readingSpec(page, { name, title, reference, extra, percent: isPercent }
   return { label: title, x: AXES.epoch, y: { label: "", log: false, percent: isPercent }, lines, reference, shared: true };
 }
 
-function probabilitySpec(curve, name) {
+// All fans have one scale, so that they can be compared.
+function fanBounds(page) {
+  const values = page.selection.flatMap(({ mean }) => [...(mean.prob_min ?? []), ...(mean.prob_max ?? [])]);
+  const known = values.filter((value) => usable(value, true));
+  return known.length > 0 ? [Math.min(...known), Math.max(...known)] : [];
+}
+
+function probabilitySpec(curve, name, bounds) {
   const quantile = (key) => curve.epoch.map((epoch, j) => ({ x: epoch, y: curve.mean[key][j], text: formatNumber(curve.mean[key][j]) }));
   const between = (low, high, style) => ({ style, points: curve.epoch.map((epoch, j) => ({ x: epoch, low: curve.mean[low][j], high: curve.mean[high][j] })) });
   return {
     label: `Probabilities of ${name} over time, 1 is uniform`,
     x: AXES.epoch,
-    y: { label: "Probability, 1 = uniform (log)", log: true },
+    y: { label: "Times uniform, log scale", log: true, bounds },
     areas: [between("prob_min", "prob_max", "fan-1"), between("prob_q10", "prob_q99", "fan-2"), between("prob_q10", "prob_q90", "fan-3")],
     lines: QUANTILES.map(([key, label, style]) => ({ name: label, style, points: quantile(key) })),
     reference: { y: 1, label: "uniform" },
@@ -72,6 +80,7 @@ function setUpSelection(page) {
     return { chart: createChart(host, { heightFor }), spec: () => readingSpec(page, reading) };
   });
   const fans = document.getElementById("selection-fans");
+  const bounds = fanBounds(page);
   const uniform = [];
   page.methods.forEach(({ name, style }, i) => {
     const curve = page.selection[i];
@@ -83,7 +92,7 @@ function setUpSelection(page) {
     const { node, host } = panel(name, "", swatch(style));
     fans.append(node);
     const chart = createChart(host, { heightFor });
-    chart.update(probabilitySpec(curve, name));
+    chart.update(probabilitySpec(curve, name, bounds));
     page.listeners.push(() => {
       node.hidden = !page.on[i];
     });
