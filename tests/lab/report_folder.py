@@ -5,10 +5,14 @@ The same folder can be had for looking at: python -m tests.lab.report_folder DIR
 
 from __future__ import annotations
 
+import atexit
 import csv
+import functools
 import json
 import platform
+import shutil
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -26,6 +30,7 @@ from adamcb.lab.datasets import ImageData, load_dataset
 from adamcb.lab.models import build_model
 
 BATCH_SIZE, LR = 64, 1e-3
+EPOCHS, SEEDS = 4, 2  # of `shared_sample`
 QUANTILES = {"prob_min": 0.0, "prob_q10": 0.1, "prob_q50": 0.5, "prob_q90": 0.9, "prob_q99": 0.99, "prob_max": 1.0}
 READINGS = ("second_moment", "effective_sample_size", "coverage", "largest_weight")
 
@@ -58,16 +63,29 @@ class Run:
     selection: list[dict[str, Any]] = field(default_factory=list)
 
 
-def write_sample(folder: Path, *, epochs: int, seeds: int) -> Path:
+@functools.cache
+def shared_sample() -> Path:
+    """Return a folder that is trained once for all tests, which must not change it."""
+    place = Path(tempfile.mkdtemp(prefix="adamcb-report-"))
+    atexit.register(shutil.rmtree, place, ignore_errors=True)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # so small a model is only held up by more
+    try:
+        return write_sample(place / "results", epochs=EPOCHS, seeds=SEEDS, model_name="logistic")
+    finally:
+        torch.set_num_threads(threads)
+
+
+def write_sample(folder: Path, *, epochs: int, seeds: int, model_name: str = "mlp") -> Path:
     """Train every method with every seed and write the result folder, all but the table and the figures."""
     data = load_dataset("digits")
     (folder / "chosen").mkdir(parents=True)
-    runs = [_train(folder, data, method, seed, epochs) for method in METHODS for seed in range(seeds)]
+    runs = [_train(folder, data, model_name, method, seed, epochs) for method in METHODS for seed in range(seeds)]
     _write_csv(folder / "results.csv", [row for run in runs for row in run.results])
     _write_csv(folder / "selection.csv", [row for run in runs for row in run.selection])
     config = {
         "dataset": "digits",
-        "model": "mlp",
+        "model": model_name,
         "methods": list(METHODS),
         "seeds": list(range(seeds)),
         "epochs": epochs,
@@ -85,10 +103,10 @@ def write_sample(folder: Path, *, epochs: int, seeds: int) -> Path:
     return folder
 
 
-def _train(folder: Path, data: ImageData, method: str, seed: int, epochs: int) -> Run:
+def _train(folder: Path, data: ImageData, model_name: str, method: str, seed: int, epochs: int) -> Run:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        model = build_model("mlp", image_shape=data.image_shape, num_classes=data.num_classes)
+        model = build_model(model_name, image_shape=data.image_shape, num_classes=data.num_classes)
     size = len(data.train)
     parts = METHODS[method](model, size, torch.Generator().manual_seed(seed))
     trainer = AdamCB(model, data.train, BATCH_SIZE, LR, **parts)
@@ -100,7 +118,7 @@ def _train(folder: Path, data: ImageData, method: str, seed: int, epochs: int) -
         run.results.append({**names, "seconds": seconds, **_evaluate(model, data)})
         if epoch:
             run.selection.append({**names, **_readings(trainer, size)})
-    np.savez(folder / "chosen" / f"{method}-seed{seed}.npz", **_chosen(model, data, counts))
+    _save_chosen(folder / "chosen" / f"{method}-seed{seed}.npz", model, data, counts)
     return run
 
 
@@ -141,18 +159,19 @@ def _readings(trainer: AdamCB, size: int) -> dict[str, Any]:
     return {**readings, **probs}
 
 
-def _chosen(model: nn.Module, data: ImageData, counts: np.ndarray) -> dict[str, np.ndarray]:
+def _save_chosen(path: Path, model: nn.Module, data: ImageData, counts: np.ndarray) -> None:
     index = np.argsort(-counts, kind="stable")[:48]
     images, labels = (tensor[torch.from_numpy(index)] for tensor in data.train.tensors)
     losses, predictions = _losses(model, TensorDataset(images, labels))
-    return {
-        "index": index,
-        "count": counts[index],
-        "label": labels.numpy(),
-        "prediction": predictions.numpy(),
-        "loss": losses.numpy(),
-        "image": data.to_pixels(images).numpy()[..., 0],
-    }
+    np.savez(
+        path,
+        index=index,
+        count=counts[index],
+        label=labels.numpy(),
+        prediction=predictions.numpy(),
+        loss=losses.numpy(),
+        image=data.to_pixels(images).numpy()[..., 0],
+    )
 
 
 def _write_csv(path: Path, rows: list[dict[str, Any]]) -> None:

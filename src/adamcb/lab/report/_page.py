@@ -15,16 +15,17 @@ from adamcb.lab.report._curves import curves
 from adamcb.lab.report._read import Folder
 
 SCRIPTS = ("format.js", "dom.js", "chart.js", "hover.js", "curves.js", "selection.js", "page.js")
-# Which color a method has, so that it is the same on every page; others take what is left.
+# A method's place here is the number of its color, so that it looks the same on every page and in the figures; others
+# take what is left.
 KNOWN_METHODS = (
     "adam",
-    "adamcb-listing",
     "adambs",
-    "adambs-corrected",
     "adamx",
-    "adamcb",
     "adamcb-scale-free",
     "amsgrad",
+    "adamcb",
+    "adambs-corrected",
+    "adamcb-listing",
 )
 
 
@@ -101,7 +102,7 @@ def _lead(folder: Folder) -> str:
     ]
     words = [f"{count} {word}{'' if count == 1 else 's'}" for count, word in counts]
     settings = (("batch_size", "batch size"), ("lr", "learning rate"))
-    words += [f"{label} {folder.config[name]}" for name, label in settings if name in folder.config]
+    words += [f"{label} {folder.config[name]}" for name, label in settings if folder.config.get(name)]
     return ", ".join(words)
 
 

@@ -133,7 +133,8 @@ def _read_chosen(folder: Path, method: str, seed: int) -> list[Chosen]:
     if not path.is_file():
         return []
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # Opened here because np.load leaves a file that is no zip file open.
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             arrays = {name: file[name] for name in PICTURE_FIELDS}
     except (KeyError, OSError, ValueError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} must be an npz file with {', '.join(PICTURE_FIELDS)}: {error}.") from error

@@ -14,6 +14,8 @@ from adamcb.lab.report._read import Chosen, Folder
 from adamcb.lab.report._table import finals, summary_table, title, with_deviation
 
 Styles = dict[str, str]
+# Shown elsewhere, or of no use to a reader.
+NOT_SETTINGS = ("notes", "note", "labels", "format")
 
 
 def notes(config: dict[str, Any]) -> str:
@@ -85,7 +87,8 @@ def table(folder: Folder, styles: Styles) -> str:
     return (
         '<div class="card"><p class="note">Mean ± standard deviation over seeds; ★ marks the best of a column. Press a '
         'heading to sort.</p><div class="scroll" tabindex="0" role="region" aria-label="Summary table">'
-        f'<table class="numbers sortable"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table></div></div>'
+        f'<table class="numbers sortable"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+        "</div></div>"
     )
 
 
@@ -118,9 +121,10 @@ def chosen(folder: Folder) -> str:
     epochs = max(row.epoch for row in folder.results)
     galleries = "".join(_gallery(run, folder.methods.index(run.method), classes) for run in folder.chosen)
     return (
-        '<section id="chosen"><h2>Samples chosen most</h2><div class="card"><form id="gallery-controls" class="controls" '
-        f'aria-label="Which pictures" autocomplete="off" hidden>{_choices(folder)}<label class="check">'
-        '<input type="checkbox" name="wrong"><span>Only where label and prediction differ</span></label></form>'
+        '<section id="chosen"><h2>Samples chosen most</h2><div class="card"><form id="gallery-controls" '
+        f'class="controls" aria-label="Which pictures" autocomplete="off" hidden>{_choices(folder)}'
+        '<label class="check"><input type="checkbox" name="wrong"><span>Only where label and prediction differ</span>'
+        "</label></form>"
         f'<p class="note">Most often first. Uniform sampling takes each sample about once an epoch: here {epochs} '
         f"time{'' if epochs == 1 else 's'}. The prediction is that of the trained model. A sample that is chosen often "
         f"and predicted as another class is hard, or mislabeled.</p>{galleries}"
@@ -146,8 +150,8 @@ def _choices(folder: Folder) -> str:
 
 
 def _gallery(run: Chosen, place: int, classes: list[str]) -> str:
-    fields = (run.arrays[name] for name in ("image", "index", "count", "label", "prediction", "loss"))
-    pictures = "".join(_picture(*sample, classes) for sample in zip(*fields, strict=True))
+    samples = range(len(run.arrays["image"]))
+    pictures = "".join(_picture({name: array[i] for name, array in run.arrays.items()}, classes) for i in samples)
     return (
         f'<div class="gallery" data-method="{place}" data-seed="{run.seed}"><h3>{escape(run.method)}, seed {run.seed}'
         f'</h3><ul class="pictures">{pictures}</ul><p class="empty note" hidden>None: every one of these is predicted '
@@ -155,14 +159,14 @@ def _gallery(run: Chosen, place: int, classes: list[str]) -> str:
     )
 
 
-def _picture(image: Any, index: Any, count: Any, label: Any, prediction: Any, loss: Any, classes: list[str]) -> str:
-    truth, guess = _class_name(int(label), classes), _class_name(int(prediction), classes)
-    wrong = " wrong" if label != prediction else ""
+def _picture(sample: dict[str, Any], classes: list[str]) -> str:
+    truth, guess = (escape(_class_name(int(sample[name]), classes)) for name in ("label", "prediction"))
+    wrong = " wrong" if sample["label"] != sample["prediction"] else ""
     # The words beside it say all that a description could.
     return (
-        f'<li class="picture{wrong}"><img src="{data_uri(image)}" alt="" loading="lazy"><b>{int(count)}×</b>'
-        f'label {escape(truth)}<br><span class="said">predicted {escape(guess)}</span><br>'
-        f'<span class="said">loss {float(loss):.2g}<br>no. {int(index)}</span></li>'
+        f'<li class="picture{wrong}"><img src="{data_uri(sample["image"])}" alt="" loading="lazy"><b>{int(sample["count"])}×</b>'
+        f'label {truth}<br><span class="said">predicted {guess}</span><br>'
+        f'<span class="said">loss {float(sample["loss"]):.2g}<br>no. {int(sample["index"])}</span></li>'
     )
 
 
@@ -172,7 +176,7 @@ def _class_name(number: int, classes: list[str]) -> str:
 
 def configuration(config: dict[str, Any]) -> str:
     """Return every setting as a pair of name and value; what is nested is taken apart."""
-    pairs = [(title(name), value) for name, value in config.items() if name not in ("notes", "note")]
+    pairs = [(title(name), value) for name, value in config.items() if name not in NOT_SETTINGS and value != {}]
     return "".join(
         f"<div{' class=long' if len(text) > 60 else ''}><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>"
         for name, text in ((name, _setting(value)) for name, value in pairs)

@@ -2,7 +2,7 @@
 //
 // A chart is told what to show by `update(spec)`:
 //   label            what it is, for people who do not see it
-//   x, y             { label, title(value), percent, log, whole, bounds }; `bounds` are those of y unless the data go beyond
+//   x, y             { label, title(value), percent, log, whole, bounds }; of y at least `bounds` are shown
 //   lines            [{ name, style, points: [{ x, y, low, high, text }], quiet, bare }]; `quiet` lines give no values,
 //                    `bare` ones have no line of their own
 //   areas            [{ style, points: [{ x, low, high }] }]
@@ -64,7 +64,9 @@ function extent(chart) {
   if (xs.length === 0) return null;
   if (spec.reference && usable(spec.reference.y, spec.y.log)) ys.push(spec.reference.y);
   ys.push(...(spec.y.bounds ?? []));
-  const bounds = [xs, ys].map((list) => list.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]));
+  const bounds = [xs, ys].map((list) =>
+    list.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]),
+  );
   return { x: chart.window ?? bounds[0], y: bounds[1] };
 }
 
@@ -95,14 +97,23 @@ function draw(chart) {
   const { spec } = chart;
   const scale = (chart.scale = scales(chart, width));
   const { box } = scale;
-  const inner = { x: box.left, y: box.top, width: width - box.left - box.right, height: box.height - box.top - box.bottom };
+  const inner = {
+    x: box.left,
+    y: box.top,
+    width: width - box.left - box.right,
+    height: box.height - box.top - box.bottom,
+  };
   const marks = svg("g", { "clip-path": `url(#${chart.id}-clip)` });
   marks.append(...drawMarks(spec, scale));
   chart.cursor = svg("g", { class: "cursor" });
   const picture = svg(
     "svg",
     { width, height: box.height, viewBox: `0 0 ${width} ${box.height}`, "aria-hidden": "true" },
-    svg("defs", {}, svg("clipPath", { id: `${chart.id}-clip` }, svg("rect", { ...inner, y: inner.y - 2, height: inner.height + 4 }))),
+    svg(
+      "defs",
+      {},
+      svg("clipPath", { id: `${chart.id}-clip` }, svg("rect", { ...inner, y: inner.y - 2, height: inner.height + 4 })),
+    ),
     drawAxes(spec, scale),
     marks,
     chart.cursor,
@@ -153,12 +164,20 @@ function drawMarks(spec, { x, y, box }) {
   if (spec.reference && usable(spec.reference.y, spec.y.log)) {
     const at = y.place(spec.reference.y);
     nodes.push(svg("line", { class: "reference", x1: box.left, x2: box.width - box.right, y1: at, y2: at }));
-    nodes.push(svg("text", { class: "reference-label", x: box.width - box.right - 4, y: at - 5 }, spec.reference.label));
+    nodes.push(
+      svg("text", { class: "reference-label", x: box.width - box.right - 4, y: at - 5 }, spec.reference.label),
+    );
   }
   for (const { name, style, points, quiet, bare } of spec.lines) {
     const good = (p) => usable(p.x, false) && usable(p.y, spec.y.log);
     if (!bare) {
-      nodes.push(svg("path", { class: `line ${style}${quiet ? " quiet" : ""}`, d: linePath(points, good, x, y), "data-line": name }));
+      nodes.push(
+        svg("path", {
+          class: `line ${style}${quiet ? " quiet" : ""}`,
+          d: linePath(points, good, x, y),
+          "data-line": name,
+        }),
+      );
     }
     if (points.filter(good).length === 1) {
       const only = points.find(good);

@@ -3,23 +3,27 @@
 const AXES = {
   epoch: { label: "Epochs", title: (value) => (value === 0 ? "Before training" : `Epoch ${value}`), whole: true },
   seconds: { label: "Seconds of training", title: (value) => `Around ${formatSeconds(value)}` },
-  step: { label: "Steps", title: (value) => (value === 0 ? "Before training" : `Step ${value.toLocaleString("en-US")}`), whole: true },
+  step: {
+    label: "Steps",
+    title: (value) => (value === 0 ? "Before training" : `Step ${value.toLocaleString("en-US")}`),
+    whole: true,
+  },
 };
 const SPLITS = { train: "Training", test: "Test" };
 
-// "0.0123 ± 0.0011", with a word on seeds whose value is missing or not finite.
-function describe(format, mean, deviation, count, expected) {
-  const spread = deviation === null ? "" : ` ± ${format(deviation)}`;
+// Mean and deviation, with a word on seeds whose value is missing or not finite.
+function describe(curve, name, i, expected, isPercent) {
+  const count = curve.count[name][i];
   const missing = count < expected ? ` (${count} of ${expected} seeds)` : "";
-  return `${format(mean)}${spread}${missing}`.replace(" % ±", " ±");
+  return formatPair(curve.mean[name][i], curve.deviation[name][i], isPercent) + missing;
 }
 
-function curvePoints(curve, name, axis, format, spread) {
+function curvePoints(curve, name, axis, isPercent, spread) {
   const expected = curve.seeds.length;
   return curve.epoch.map((epoch, i) => {
     const x = axis === "epoch" ? epoch : curve.mean[axis][i];
     const [y, deviation] = [curve.mean[name][i], curve.deviation[name][i]];
-    const text = describe(format, y, deviation, curve.count[name][i], expected);
+    const text = describe(curve, name, i, expected, isPercent);
     const band = spread === "band" && y !== null && deviation !== null;
     return {
       x,
@@ -34,17 +38,23 @@ function curvePoints(curve, name, axis, format, spread) {
 
 function curveLines(page, { measure, split, axis, spread }) {
   const name = `${split}_${measure}`;
-  const format = measure === "accuracy" ? formatPercent : formatNumber;
   return page.methods.flatMap(({ style }, i) => {
     const curve = page.curves[i];
     if (!page.on[i]) return [];
-    const line = { name: page.methods[i].name, style, points: curvePoints(curve, name, axis, format, spread) };
+    const line = {
+      name: page.methods[i].name,
+      style,
+      points: curvePoints(curve, name, axis, measure === "accuracy", spread),
+    };
     if (spread !== "seeds") return [line];
     const each = curve.seeds.map((seed) => ({
       name: `${line.name}, seed ${seed.seed}`,
       style,
       quiet: true,
-      points: seed.epoch.map((epoch, j) => ({ x: axis === "epoch" ? epoch : seed.values[axis][j], y: seed.values[name][j] })),
+      points: seed.epoch.map((epoch, j) => ({
+        x: axis === "epoch" ? epoch : seed.values[axis][j],
+        y: seed.values[name][j],
+      })),
     }));
     return [...each, line];
   });
@@ -97,7 +107,12 @@ function setUpCurves(page) {
 function fillNumbers(table, caption, lines) {
   const told = lines.filter((line) => !line.quiet);
   const epochs = [...new Set(told.flatMap(({ points }) => points.map((p) => p.epoch)))].sort((a, b) => a - b);
-  const head = html("tr", {}, html("th", { scope: "col" }, "Epoch"), ...told.map(({ name }) => html("th", { scope: "col" }, name)));
+  const head = html(
+    "tr",
+    {},
+    html("th", { scope: "col" }, "Epoch"),
+    ...told.map(({ name }) => html("th", { scope: "col" }, name)),
+  );
   const rows = epochs.map((epoch) =>
     html(
       "tr",

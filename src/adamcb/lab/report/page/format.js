@@ -1,6 +1,10 @@
 // Numbers as people read them, and the round values at which an axis has its marks.
 
-const percent = new Intl.NumberFormat("en-US", { style: "percent", minimumFractionDigits: 2, maximumFractionDigits: 2 });
+const percent = new Intl.NumberFormat("en-US", {
+  style: "percent",
+  minimumFractionDigits: 2,
+  maximumFractionDigits: 2,
+});
 
 function formatNumber(value) {
   if (value === null || !Number.isFinite(value)) return "–";
@@ -16,7 +20,18 @@ function formatPercent(value) {
 }
 
 function formatSeconds(value) {
-  return `${formatNumber(value)} s`;
+  return `${value < 100 ? value.toPrecision(3) : value.toFixed(0)} s`;
+}
+
+// "0.0146 ± 0.0002": two digits of the deviation, if there is one, and at most four of the mean.
+function formatPair(mean, deviation, isPercent) {
+  if (deviation === null || !Number.isFinite(deviation)) return isPercent ? formatPercent(mean) : formatNumber(mean);
+  if (isPercent) return `${formatPercent(mean).replace(" %", "")} ± ${formatPercent(deviation)}`;
+  if (Math.abs(mean) < 1e-6 || Math.abs(mean) >= 1e6) return `${formatNumber(mean)} ± ${formatNumber(deviation)}`;
+  const most = 3 - Math.floor(Math.log10(Math.abs(mean)));
+  const wanted = deviation > 0 ? 1 - Math.floor(Math.log10(deviation)) : most;
+  const digits = Math.max(0, Math.min(most, wanted));
+  return `${mean.toFixed(digits)} ± ${deviation.toFixed(digits)}`.replace("-", "−");
 }
 
 // A mark's label: as many digits as tell it from its neighbors, and no more.
@@ -46,8 +61,9 @@ function linearTicks(low, high, wanted, whole) {
 // Powers of ten, with 2 and 5 or 3 between them where there is room; a linear axis's marks where not two would show.
 function logTicks(low, high, wanted) {
   const stride = Math.max(1, Math.ceil(Math.log10(high / low) / wanted));
-  const choices = [[1, 2, 5], [1, 3], [1]].map((factors) => decadeTicks(low, high, factors, stride));
-  const ticks = choices.find((some) => some.length <= wanted + 2) ?? choices[2];
+  const between = stride > 1 ? [[1]] : [[1, 2, 5], [1, 3], [1]];
+  const choices = between.map((factors) => decadeTicks(low, high, factors, stride));
+  const ticks = choices.find((some) => some.length <= wanted + 2) ?? choices.at(-1);
   return ticks.length > 1 ? ticks : linearTicks(low, high, wanted, false);
 }
 

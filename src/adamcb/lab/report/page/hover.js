@@ -9,7 +9,10 @@ function stops(chart) {
 }
 
 function nearest(values, wanted, of = (value) => value) {
-  return values.reduce((best, item) => (best === null || Math.abs(of(item) - wanted) < Math.abs(of(best) - wanted) ? item : best), null);
+  return values.reduce(
+    (best, item) => (best === null || Math.abs(of(item) - wanted) < Math.abs(of(best) - wanted) ? item : best),
+    null,
+  );
 }
 
 // What each line has at x: its value there, or, where lines are measured at different x, its nearest.
@@ -33,7 +36,9 @@ function point(chart, at) {
   const { x, y, box } = chart.scale;
   const found = readings(chart, at);
   const left = x.place(at);
-  chart.cursor.append(svg("line", { class: "crosshair", x1: left, x2: left, y1: box.top, y2: box.height - box.bottom }));
+  chart.cursor.append(
+    svg("line", { class: "crosshair", x1: left, x2: left, y1: box.top, y2: box.height - box.bottom }),
+  );
   for (const { line, point: p } of found) {
     if (!usable(p.y, chart.spec.y.log) || !inWindow(chart, p.x)) continue;
     chart.cursor.append(svg("circle", { class: `dot ${line.style}`, cx: x.place(p.x), cy: y.place(p.y), r: 4 }));
@@ -45,7 +50,13 @@ function point(chart, at) {
 function fillTip(chart, at, found) {
   const title = chart.spec.x.title(at);
   const rows = found.map(({ line, point: p }) =>
-    html("tr", {}, html("td", {}, line.bare ? "" : swatch(line.style)), html("th", { scope: "row" }, line.name), html("td", {}, p.text)),
+    html(
+      "tr",
+      {},
+      html("td", {}, line.bare ? "" : swatch(line.style)),
+      html("th", { scope: "row" }, line.name),
+      html("td", {}, p.text),
+    ),
   );
   chart.tip.replaceChildren(html("strong", {}, title), html("table", {}, html("tbody", {}, ...rows)));
 }
@@ -112,17 +123,23 @@ function openWindow(chart, [low, high]) {
 function zoomAround(chart, factor) {
   const all = stops(chart);
   if (all.length < 3) return;
-  const center = chart.at ?? all[0];
+  const here = chart.at ?? all[0];
   const half = ((all.at(-1) - all[0]) * factor) / 2;
+  const center = Math.max(all[0] + half, Math.min(all.at(-1) - half, here));
   openWindow(chart, [center - half, center + half]);
-  point(chart, nearest(stops(chart), center));
+  point(chart, nearest(stops(chart), here));
 }
 
 function onKey(chart, event) {
   const all = stops(chart);
   if (all.length === 0 || event.ctrlKey || event.metaKey || event.altKey) return;
   const here = all.indexOf(chart.at);
-  const moves = { ArrowRight: here < 0 ? 0 : here + 1, ArrowLeft: here < 0 ? all.length - 1 : here - 1, Home: 0, End: all.length - 1 };
+  const moves = {
+    ArrowRight: here < 0 ? 0 : here + 1,
+    ArrowLeft: here < 0 ? all.length - 1 : here - 1,
+    Home: 0,
+    End: all.length - 1,
+  };
   if (event.key in moves) {
     point(chart, all[Math.max(0, Math.min(all.length - 1, moves[event.key]))]);
     chart.spoken.textContent = chart.tip.innerText.replace(/\s+/g, " ");

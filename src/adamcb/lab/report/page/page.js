@@ -3,13 +3,23 @@
 function setUpLegends(page) {
   for (const legend of document.querySelectorAll(".legend")) {
     const buttons = page.methods.map(({ name, style }, i) => {
-      const button = html("button", { type: "button", class: "chip", "aria-pressed": "true" }, swatch(style), html("span", {}, name));
+      const button = html(
+        "button",
+        { type: "button", class: "chip", "aria-pressed": "true" },
+        swatch(style),
+        html("span", {}, name),
+      );
       button.addEventListener("click", () => {
         page.on[i] = !page.on[i];
         page.changed();
       });
       // Pointing at a name brings its lines to the front.
-      for (const [event, on] of [["pointerenter", true], ["pointerleave", false], ["focus", true], ["blur", false]]) {
+      for (const [event, on] of [
+        ["pointerenter", true],
+        ["pointerleave", false],
+        ["focus", true],
+        ["blur", false],
+      ]) {
         button.addEventListener(event, () => emphasize(on && page.on[i] ? name : null));
       }
       return button;
@@ -30,7 +40,10 @@ function setUpLegends(page) {
 
 function emphasize(name) {
   for (const line of document.querySelectorAll("path[data-line]")) {
-    line.classList.toggle("faded", name !== null && line.dataset.line !== name && line.closest("#curves-chart") !== null);
+    line.classList.toggle(
+      "faded",
+      name !== null && line.dataset.line !== name && line.closest("#curves-chart") !== null,
+    );
   }
 }
 

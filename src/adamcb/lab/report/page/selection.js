@@ -8,9 +8,23 @@ const READINGS = [
     reference: { y: 1, label: "uniform" },
     extra: (value) => `, variance reduction ${formatPercent(1 - value)}`,
   },
-  { name: "coverage", title: "Coverage: share of the training set seen in an epoch", note: "A reshuffled epoch sees all of it, but for a last batch that is not full.", percent: true },
-  { name: "largest_weight", title: "Largest weight of a loss in an epoch", note: "In units of uniform sampling's weight. Large weights make noisy steps.", reference: { y: 1, label: "uniform" } },
-  { name: "effective_sample_size", title: "Effective sample size of a batch", note: "(Σw)²/Σw² of its weights: the batch size when all weigh the same." },
+  {
+    name: "coverage",
+    title: "Coverage: share of the training set seen in an epoch",
+    note: "A reshuffled epoch sees all of it, but for a last batch that is not full.",
+    percent: true,
+  },
+  {
+    name: "largest_weight",
+    title: "Largest weight of a loss in an epoch",
+    note: "In units of uniform sampling's weight. Large weights make noisy steps.",
+    reference: { y: 1, label: "uniform" },
+  },
+  {
+    name: "effective_sample_size",
+    title: "Effective sample size of a batch",
+    note: "(Σw)²/Σw² of its weights: the batch size when all weigh the same.",
+  },
 ];
 const QUANTILES = [
   ["prob_max", "largest", "q-end"],
@@ -23,12 +37,16 @@ const QUANTILES = [
 
 function panel(title, note, ...extra) {
   const host = html("div", { class: "chart" });
-  const caption = html("figcaption", {}, html("h3", {}, ...extra, title), ...(note ? [html("p", { class: "note" }, note)] : []));
+  const caption = html(
+    "figcaption",
+    {},
+    html("h3", {}, ...extra, title),
+    ...(note ? [html("p", { class: "note" }, note)] : []),
+  );
   return { host, node: html("figure", { class: "card panel" }, caption, host) };
 }
 
 function readingSpec(page, { name, title, reference, extra, percent: isPercent }) {
-  const format = isPercent ? formatPercent : formatNumber;
   const lines = page.methods.flatMap((method, i) => {
     const curve = page.selection[i];
     const means = curve.mean[name] ?? [];
@@ -36,12 +54,19 @@ function readingSpec(page, { name, title, reference, extra, percent: isPercent }
     const points = curve.epoch.map((epoch, j) => {
       const [y, deviation] = [means[j], curve.deviation[name][j]];
       const spread = deviation === null ? {} : { low: y - deviation, high: y + deviation };
-      const text = describe(format, y, deviation, curve.count[name][j], page.curves[i].seeds.length);
+      const text = describe(curve, name, j, page.curves[i].seeds.length, isPercent);
       return { x: epoch, y, ...spread, text: text + (extra && y !== null ? extra(y) : "") };
     });
     return [{ name: method.name, style: method.style, points }];
   });
-  return { label: title, x: AXES.epoch, y: { label: "", log: false, percent: isPercent }, lines, reference, shared: true };
+  return {
+    label: title,
+    x: AXES.epoch,
+    y: { label: "", log: false, percent: isPercent },
+    lines,
+    reference,
+    shared: true,
+  };
 }
 
 // All fans have one scale, so that they can be compared.
@@ -52,13 +77,21 @@ function fanBounds(page) {
 }
 
 function probabilitySpec(curve, name, bounds) {
-  const quantile = (key) => curve.epoch.map((epoch, j) => ({ x: epoch, y: curve.mean[key][j], text: formatNumber(curve.mean[key][j]) }));
-  const between = (low, high, style) => ({ style, points: curve.epoch.map((epoch, j) => ({ x: epoch, low: curve.mean[low][j], high: curve.mean[high][j] })) });
+  const quantile = (key) =>
+    curve.epoch.map((epoch, j) => ({ x: epoch, y: curve.mean[key][j], text: formatNumber(curve.mean[key][j]) }));
+  const between = (low, high, style) => ({
+    style,
+    points: curve.epoch.map((epoch, j) => ({ x: epoch, low: curve.mean[low][j], high: curve.mean[high][j] })),
+  });
   return {
     label: `Probabilities of ${name} over time, 1 is uniform`,
     x: AXES.epoch,
     y: { label: "Times uniform, log scale", log: true, bounds },
-    areas: [between("prob_min", "prob_max", "fan-1"), between("prob_q10", "prob_q99", "fan-2"), between("prob_q10", "prob_q90", "fan-3")],
+    areas: [
+      between("prob_min", "prob_max", "fan-1"),
+      between("prob_q10", "prob_q99", "fan-2"),
+      between("prob_q10", "prob_q90", "fan-3"),
+    ],
     lines: QUANTILES.map(([key, label, style]) => ({ name: label, style, points: quantile(key) })),
     reference: { y: 1, label: "uniform" },
     shared: true,
@@ -67,7 +100,9 @@ function probabilitySpec(curve, name, bounds) {
 
 // A method that draws uniformly has every probability at 1: a sentence says that better than a chart.
 function isUniform(curve) {
-  return ["prob_min", "prob_max"].every((key) => (curve.mean[key] ?? []).every((value) => value === null || Math.abs(value - 1) < 1e-6));
+  return ["prob_min", "prob_max"].every((key) =>
+    (curve.mean[key] ?? []).every((value) => value === null || Math.abs(value - 1) < 1e-6),
+  );
 }
 
 function setUpSelection(page) {
@@ -98,7 +133,8 @@ function setUpSelection(page) {
     });
   });
   if (uniform.length > 0) {
-    document.getElementById("selection-uniform").textContent = `Always uniform, every probability 1: ${uniform.join(", ")}.`;
+    document.getElementById("selection-uniform").textContent =
+      `Always uniform, every probability 1: ${uniform.join(", ")}.`;
   }
   const update = () => charts.forEach(({ chart, spec }) => chart.update(spec()));
   page.listeners.push(update);
