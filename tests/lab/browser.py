@@ -76,9 +76,16 @@ def set_window(chrome: Chrome, width: int, height: int = 900) -> None:
     """Give the page a viewport of this size; a window cannot be made as narrow as a phone."""
     size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
     chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    _wait_for_frames(chrome)
 
 
 def prefer(chrome: Chrome, scheme: str) -> None:
     """Make the system's preference "light" or "dark"."""
     feature = {"name": "prefers-color-scheme", "value": scheme}
     chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
+    _wait_for_frames(chrome)
+
+
+def _wait_for_frames(chrome: Chrome) -> None:
+    """Wait until the page was told of a change, which happens with the next frame, and has drawn what follows."""
+    chrome.execute_async_script("requestAnimationFrame(() => requestAnimationFrame(arguments[0]))")

@@ -164,8 +164,8 @@ def _picture(sample: dict[str, Any], classes: list[str]) -> str:
     wrong = " wrong" if sample["label"] != sample["prediction"] else ""
     # The words beside it say all that a description could.
     return (
-        f'<li class="picture{wrong}"><img src="{data_uri(sample["image"])}" alt="" loading="lazy"><b>{int(sample["count"])}×</b>'
-        f'label {truth}<br><span class="said">predicted {guess}</span><br>'
+        f'<li class="picture{wrong}"><img src="{data_uri(sample["image"])}" alt="" loading="lazy">'
+        f'<b>{int(sample["count"])}×</b>label {truth}<br><span class="said">predicted {guess}</span><br>'
         f'<span class="said">loss {float(sample["loss"]):.2g}<br>no. {int(sample["index"])}</span></li>'
     )
 
