@@ -132,8 +132,8 @@ def test_summary_of_the_folder_is_shown_with_deviations_beside_their_means(folde
     table = summary_table(read_folder(folder))
     assert table.header == ["Method", "Seeds", "Final train loss", "Best test accuracy", "Seconds to adam"]
     assert [[cell.text for cell in row] for row in table.rows] == [
-        ["adam", "2", "0.0123 ± 0.0012", "97.10 ± 0.00 %", "–"],
-        ["adamcb", "2", "0.00235 ± 0.00012", "96.20 ± 0.21 %", "3.250"],
+        ["adam", "2", "0.0123 ± 0.0012", "97.10 ± 0.00\u00a0%", "–"],
+        ["adamcb", "2", "0.00235 ± 0.00012", "96.20 ± 0.21\u00a0%", "3.250"],
     ]
     assert [[cell.best for cell in row] for row in table.rows] == [
         [False, False, False, True, False],
@@ -146,7 +146,7 @@ def test_summary_is_made_from_the_results_where_there_is_none(folder: Path) -> N
     table = summary_table(read_folder(folder))
     accuracies = [100 * float(row["test_accuracy"]) for row in rows]
     shown = table.rows[0][table.header.index("Final test accuracy")].text
-    assert shown == f"{statistics.mean(accuracies):.2f} ± {statistics.stdev(accuracies):.2f} %"
+    assert shown == f"{statistics.mean(accuracies):.2f} ± {statistics.stdev(accuracies):.2f}\u00a0%"
 
 
 @pytest.mark.parametrize(
@@ -189,6 +189,16 @@ def test_method_without_rows_has_an_empty_curve() -> None:
     assert curves([], ["adam"], each_seed=True) == [
         {"epoch": [], "mean": {}, "deviation": {}, "count": {}, "seeds": []},
     ]
+
+
+def test_labels_of_the_configuration_are_shown_unless_two_are_alike(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["labels"] = {"adam": "Adam & co", "adamcb": "AdamCB", "adamcb-scale-free": "AdamCB"}
+    (folder / "config.json").write_text(json.dumps(config))
+    page = write_report(folder).read_text()
+    names = [method["name"] for method in page_data(page)["methods"]]
+    assert names == ["Adam & co", "adambs-corrected", "adamcb", "adamcb-scale-free"]
+    assert "<h3>Adam &amp; co, seed 0</h3>" in page
 
 
 def test_lines_differ_in_color_or_dashes_and_known_methods_keep_theirs() -> None:

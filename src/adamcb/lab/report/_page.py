@@ -73,7 +73,7 @@ def script_json(data: Any) -> str:
 
 def _data(folder: Folder, styles: dict[str, str]) -> dict[str, Any]:
     return {
-        "methods": [{"name": method, "style": styles[method]} for method in folder.methods],
+        "methods": [{"name": folder.labels[method], "style": styles[method]} for method in folder.methods],
         "curves": curves(folder.results, folder.methods, each_seed=True),
         "selection": curves(folder.selection, folder.methods, each_seed=False),
     }

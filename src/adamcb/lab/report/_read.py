@@ -43,6 +43,7 @@ class Folder:
     Attributes:
         config: config.json.
         methods: those of results.csv, in the order of config.json if it names them.
+        labels: what the reader sees of each method: its label in config.json, or its name.
         results: results.csv.
         selection: selection.csv; empty if there is none.
         summary: summary.csv, header first; empty if there is none.
@@ -51,6 +52,7 @@ class Folder:
 
     config: dict[str, Any]
     methods: list[str]
+    labels: dict[str, str]
     results: list[Row]
     selection: list[Row]
     summary: list[list[str]]
@@ -70,6 +72,7 @@ def read_folder(folder: Path) -> Folder:
     return Folder(
         config=config,
         methods=methods,
+        labels=_labels(methods, config.get("labels")),
         results=results,
         selection=[row for row in selection if row.method in methods],
         summary=_read_summary(folder / "summary.csv"),
@@ -97,6 +100,13 @@ def _in_order(found: list[str], wanted: Any) -> list[str]:
     """Return `found`, those named in `wanted` first and in its order."""
     names = [str(name) for name in wanted] if isinstance(wanted, list) else []
     return [name for name in dict.fromkeys(names) if name in found] + [name for name in found if name not in names]
+
+
+def _labels(methods: list[str], given: Any) -> dict[str, str]:
+    """Return a label for each method; its name where none is given, or where two would be labeled alike."""
+    labels = {name: str(given.get(name, name)) if isinstance(given, dict) else name for name in methods}
+    shared = [label for label in labels.values() if list(labels.values()).count(label) > 1]
+    return {name: name if label in shared else label for name, label in labels.items()}
 
 
 def _read_rows(path: Path, columns: tuple[str, ...]) -> list[Row]:

@@ -47,10 +47,12 @@ def tiles(folder: Folder, styles: Styles) -> str:
         wanted.append(("Largest variance reduction", "variance_reduction", reductions, -1))
     else:
         wanted.append(("Shortest training, seconds", "seconds", finals(folder, "seconds"), 1))
-    return "".join(_tile(*tile, styles) for tile in wanted)
+    return "".join(_tile(*tile, folder.labels, styles) for tile in wanted)
 
 
-def _tile(heading: str, name: str, values: dict[str, tuple[float, float]], sign: int, styles: Styles) -> str:
+def _tile(
+    heading: str, name: str, values: dict[str, tuple[float, float]], sign: int, labels: dict[str, str], styles: Styles
+) -> str:
     known = [(method, *pair) for method, pair in values.items() if math.isfinite(pair[0])]
     if not known:
         return ""
@@ -60,14 +62,14 @@ def _tile(heading: str, name: str, values: dict[str, tuple[float, float]], sign:
         other, other_mean, other_deviation = others[0]
         spread = np.nanmax([deviation, other_deviation, 0.0])
         near = "; less than one standard deviation apart" if abs(mean - other_mean) < spread else ""
-        after = f"Next: {escape(other)}, {with_deviation(name, other_mean, other_deviation)}{near}"
+        after = f"Next: {escape(labels[other])}, {with_deviation(name, other_mean, other_deviation)}{near}"
     text = with_deviation(name, mean, deviation)
-    value, _, spread_text = text.removesuffix(" %").partition(" ± ")
-    value += " %" if text.endswith(" %") else ""
+    value, _, spread_text = text.removesuffix("\u00a0%").partition(" ± ")
+    value += "\u00a0%" if text.endswith("%") else ""
     small = f" <small>± {spread_text}</small>" if spread_text else ""
     return (
         f'<div class="card tile"><h3>{heading}</h3><p class="value">{value}{small}</p>'
-        f'<p class="who">{swatch(styles[method])}{escape(method)}</p><p class="next">{after}</p></div>'
+        f'<p class="who">{swatch(styles[method])}{escape(labels[method])}</p><p class="next">{after}</p></div>'
     )
 
 
@@ -83,7 +85,8 @@ def table(folder: Folder, styles: Styles) -> str:
             f"{escape(cell.text)}</td>"
             for cell in cells
         )
-        rows.append(f'<tr><th scope="row"><span class="named">{mark}{escape(method.text)}</span></th>{fields}</tr>')
+        name = escape(folder.labels.get(method.text, method.text))
+        rows.append(f'<tr><th scope="row"><span class="named">{mark}{name}</span></th>{fields}</tr>')
     return (
         '<div class="card"><p class="note">Mean ± standard deviation over seeds; ★ marks the best of a column. Press a '
         'heading to sort.</p><div class="scroll" tabindex="0" role="region" aria-label="Summary table">'
@@ -119,7 +122,7 @@ def chosen(folder: Folder) -> str:
     names = folder.config.get("class_names")
     classes = [str(name) for name in names] if isinstance(names, list) else []
     epochs = max(row.epoch for row in folder.results)
-    galleries = "".join(_gallery(run, folder.methods.index(run.method), classes) for run in folder.chosen)
+    galleries = "".join(_gallery(run, folder, classes) for run in folder.chosen)
     return (
         '<section id="chosen"><h2>Samples chosen most</h2><div class="card"><form id="gallery-controls" '
         f'class="controls" aria-label="Which pictures" autocomplete="off" hidden>{_choices(folder)}'
@@ -136,11 +139,10 @@ def chosen(folder: Folder) -> str:
 def _choices(folder: Folder) -> str:
     """Return the two boxes that choose a run. A method is named by its place, so that any name will do."""
     places = dict.fromkeys(folder.methods.index(run.method) for run in folder.chosen)
-    # What came back to its samples most says most, so that is shown first.
-    most = max(folder.chosen, key=lambda run: run.arrays["count"].max(initial=0)).method
+    first = _most_selective(folder)
     methods = "".join(
-        f'<option value="{i}"{" selected" if folder.methods[i] == most else ""}>{escape(folder.methods[i])}</option>'
-        for i in places
+        f'<option value="{i}"{" selected" if method == first else ""}>{escape(folder.labels[method])}</option>'
+        for i, method in ((i, folder.methods[i]) for i in places)
     )
     seeds = "".join(f'<option value="{seed}">{seed}</option>' for seed in sorted({run.seed for run in folder.chosen}))
     return (
@@ -149,11 +151,21 @@ def _choices(folder: Folder) -> str:
     )
 
 
-def _gallery(run: Chosen, place: int, classes: list[str]) -> str:
+def _most_selective(folder: Folder) -> str:
+    """Return the method whose pictures say most: whose largest probability is the largest, or else whose counts are."""
+    probs = finals(folder, "prob_max") if folder.selection else {}
+    return max(
+        folder.chosen,
+        key=lambda run: (np.nan_to_num(probs.get(run.method, (0.0,))[0]), run.arrays["count"].max(initial=0)),
+    ).method
+
+
+def _gallery(run: Chosen, folder: Folder, classes: list[str]) -> str:
+    place, name = folder.methods.index(run.method), escape(folder.labels[run.method])
     samples = range(len(run.arrays["image"]))
     pictures = "".join(_picture({name: array[i] for name, array in run.arrays.items()}, classes) for i in samples)
     return (
-        f'<div class="gallery" data-method="{place}" data-seed="{run.seed}"><h3>{escape(run.method)}, seed {run.seed}'
+        f'<div class="gallery" data-method="{place}" data-seed="{run.seed}"><h3>{name}, seed {run.seed}'
         f'</h3><ul class="pictures">{pictures}</ul><p class="empty note" hidden>None: every one of these is predicted '
         "as labeled.</p></div>"
     )

@@ -9,6 +9,7 @@ from adamcb.lab.report._curves import mean_and_deviation
 from adamcb.lab.report._read import MEASURES, Folder
 
 DEVIATION_ENDINGS = ("_std", "_deviation", "_sd")
+WORDS = {"lr": "learning rate", "num_train": "training samples", "num_test": "test samples"}
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ def _mean_of(name: str, columns: dict[str, list[str]]) -> str | None:
 
 def title(name: str) -> str:
     """Return a name of a column or of a setting as words."""
-    words = "learning rate" if name == "lr" else name.removesuffix("_mean").replace("_", " ")
+    words = WORDS.get(name, name.removesuffix("_mean").replace("_", " "))
     return words[:1].upper() + words[1:]
 
 
@@ -86,7 +87,7 @@ def with_deviation(name: str, mean: float, deviation: float) -> str:
     """Return "mean ± deviation" with as many digits as mean something; accuracies in percent."""
     if not math.isfinite(mean):
         return "–"
-    scale, unit = (100.0, " %") if "accuracy" in name or name == "variance_reduction" else (1.0, "")
+    scale, unit = (100.0, "\u00a0%") if "accuracy" in name or name == "variance_reduction" else (1.0, "")
     mean, deviation = scale * mean, scale * deviation
     if not math.isfinite(deviation) and mean == round(mean) and not unit:
         return f"{mean:,.0f}"

@@ -51,11 +51,12 @@ function readingSpec(page, { name, title, reference, extra, percent: isPercent }
     const curve = page.selection[i];
     const means = curve.mean[name] ?? [];
     if (!page.on[i] || means.every((value) => value === null)) return [];
-    const points = curve.epoch.map((epoch, j) => {
+    const points = curve.epoch.flatMap((epoch, j) => {
+      if (epoch === 0) return []; // nothing was chosen yet
       const [y, deviation] = [means[j], curve.deviation[name][j]];
       const spread = deviation === null ? {} : { low: y - deviation, high: y + deviation };
       const text = describe(curve, name, j, page.curves[i].seeds.length, isPercent);
-      return { x: epoch, y, ...spread, text: text + (extra && y !== null ? extra(y) : "") };
+      return [{ x: epoch, y, ...spread, text: text + (extra && y !== null ? extra(y) : "") }];
     });
     return [{ name: method.name, style: method.style, points }];
   });
