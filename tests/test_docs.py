@@ -23,12 +23,14 @@ def test_python_in_documents_runs(page, tmp_path, monkeypatch):
         exec(compile(SETTING + block, str(page), "exec"), {})
 
 
-# What the examples take for granted: a model and a dataset.
+# What the examples take for granted: a model, a dataset, a batch.
 SETTING = """
 import torch
+import torch.nn.functional as F
 from torch import nn
 model = nn.Sequential(nn.Flatten(), nn.Linear(16, 10))
 train_set = torch.utils.data.TensorDataset(torch.rand(300, 1, 4, 4), torch.arange(300) % 10)
+x, y, weights = *train_set[:8], torch.ones(8)
 """
 
 

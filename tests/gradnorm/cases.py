@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 from hypothesis import strategies as st
-from tests.reference.gradnorm import norms_by_vmap, norms_one_by_one
 from torch import Tensor, nn
+
+from tests.reference.gradnorm import norms_by_vmap, norms_one_by_one
 
 Draw = Callable[[Any], Any]
 Built = tuple[nn.Module, Tensor]

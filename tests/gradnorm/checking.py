@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import torch
-from tests.reference.gradnorm import batch_gradients, first, norms_by_vmap, trainable, wave
 from torch import Tensor, nn
 
 from adamcb.gradnorm import PerSampleNorms
+from tests.reference.gradnorm import batch_gradients, first, norms_by_vmap, trainable, wave
 
 Model = TypeVar("Model", bound=nn.Module)
 

@@ -10,12 +10,12 @@ import weakref
 
 import pytest
 import torch
-from tests.gradnorm.checking import randomize
-from tests.reference.gradnorm import norms_one_by_one, wave
 from torch import nn
 from torch.overrides import _get_current_function_mode_stack
 
 from adamcb.gradnorm import PerSampleNorms
+from tests.gradnorm.checking import randomize
+from tests.reference.gradnorm import norms_one_by_one, wave
 
 INPUTS = torch.randn(5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
-from tests.gradnorm.checking import check, randomize
-from tests.gradnorm.models import ConvNeXtStageClassifier, TinyGPT
-from tests.reference.gradnorm import norms_by_vmap, norms_one_by_one
 from torch import nn
 
 from adamcb.lab import models
+from tests.gradnorm.checking import check, randomize
+from tests.gradnorm.models import ConvNeXtStageClassifier, TinyGPT
+from tests.reference.gradnorm import norms_by_vmap, norms_one_by_one
 
 MNIST, CIFAR = (1, 28, 28), (3, 32, 32)
 

@@ -7,14 +7,14 @@ import itertools
 
 import pytest
 import torch
-from tests.gradnorm.checking import check, randomize
-from tests.reference.gradnorm import norms_by_vmap, norms_one_by_one, wave
 from torch import nn
 
 from adamcb.gradnorm import PerSampleNorms, _mode
 from adamcb.gradnorm._conv import Patches, Window, prefers_forming
 from adamcb.gradnorm._factors import Dense, Lookup, Outer, joint_square_norms
 from adamcb.gradnorm._layout import Batch, follow, rows, split
+from tests.gradnorm.checking import check, randomize
+from tests.reference.gradnorm import norms_by_vmap, norms_one_by_one, wave
 
 GENERATOR = torch.Generator().manual_seed(0)
 

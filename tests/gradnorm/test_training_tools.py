@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.gradnorm.checking import check, randomize
-from tests.reference.gradnorm import norms_one_by_one, wave
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from adamcb.gradnorm import PerSampleNorms
+from tests.gradnorm.checking import check, randomize
+from tests.reference.gradnorm import norms_one_by_one, wave
 
 
 def images(dtype: torch.dtype = torch.float64) -> torch.Tensor:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 import torch
 import torch.nn.functional as F
-from tests.gradnorm.checking import check, measured, randomize
-from tests.reference.gradnorm import norms_by_vmap, norms_one_by_one, wave
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
 from adamcb.gradnorm import PerSampleNorms
+from tests.gradnorm.checking import check, measured, randomize
+from tests.reference.gradnorm import norms_by_vmap, norms_one_by_one, wave
 
 
 def numbers(*shape: int) -> Tensor:

@@ -13,7 +13,7 @@ from torch.nn.utils import parameters_to_vector
 
 from adamcb import AdamCB, AdamX, CombinatorialBandit, Draw, ReplacementBandit
 from adamcb.selection._random import new_seed
-from tests.problems import SMALL_WEIGHTS
+from tests.problems import SMALL_WEIGHTS, draw_of
 from tests.reference.adamcb import SlowAdamBS, SlowAdamCB
 from tests.selection.enumeration import fast_distribution
 from tests.training.problem import cnn, digits, losses_of, mlp
@@ -33,7 +33,7 @@ def numbers_of_next_draw(bandit: CombinatorialBandit) -> tuple[np.ndarray, np.nd
     twin = copy.deepcopy(bandit)
     if twin._drawn == twin.num_samples // twin.batch_size:
         twin._start_epoch(new_seed(twin.generator), twin.weights)
-    return twin._samples_at(np.arange(twin.num_samples)), twin._uniforms.take()
+    return np.asarray(twin._order), twin._uniforms.take()
 
 
 def compare(trainer: AdamCB, slow, numbers) -> None:
@@ -131,7 +131,7 @@ def test_the_mean_of_the_weighted_gradient_over_all_batches_is_the_full_gradient
     bandit.weights = weights
     probs = bandit.inclusion_probs()
     outcomes = [
-        (chance, bandit._new_draw(np.array(sorted(subset)), probs[sorted(subset)]))
+        (chance, draw_of(bandit, sorted(subset), probs))
         for subset, chance in fast_distribution(weights, batch_size, GAMMA).items()
     ]
     loss, gradient = expectation(outcomes, dataset, batch_size)
@@ -147,7 +147,7 @@ def test_the_same_with_replacement(name):
     bandit.weights = weights
     counts = bandit.inclusion_probs()
     outcomes = [
-        (float(np.prod(counts[list(chosen)] / 3)), bandit._new_draw(np.array(chosen), counts[list(chosen)]))
+        (float(np.prod(counts[list(chosen)] / 3)), draw_of(bandit, list(chosen), counts))
         for chosen in itertools.product(range(5), repeat=3)
     ]
     loss, gradient = expectation(outcomes, dataset, 3)

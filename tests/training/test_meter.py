@@ -9,7 +9,7 @@ from pytest import approx
 
 from adamcb import AdamCB, CombinatorialBandit, ReplacementBandit, UniformSelection
 from adamcb.training import Meter
-from tests.problems import SMALL_WEIGHTS
+from tests.problems import SMALL_WEIGHTS, draw_of
 from tests.selection.enumeration import fast_distribution
 from tests.training.problem import digits, losses_of, mlp, train
 
@@ -22,7 +22,7 @@ def outcomes(weights: np.ndarray, batch_size: int) -> tuple[CombinatorialBandit,
     bandit.weights = weights
     probs = bandit.inclusion_probs()
     chances = fast_distribution(weights, batch_size, GAMMA).items()
-    return bandit, [(c, bandit._new_draw(np.array(sorted(s)), probs[sorted(s)])) for s, c in chances]
+    return bandit, [(c, draw_of(bandit, sorted(s), probs)) for s, c in chances]
 
 
 def averages_after(draw, norms) -> tuple[float, float]:
