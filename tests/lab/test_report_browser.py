@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import csv
+import math
 import re
 import shutil
 import statistics
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -77,7 +78,7 @@ def test_page_without_any_method_says_so_and_all_brings_them_back(page: Chrome) 
     for name in NAMES:
         chip(page, name).click()
     assert curve_names(page) == []
-    assert find(page, "#curves-chart .nothing").text == "No method is switched on"
+    assert find(page, "#curves-chart .nothing").text == "Nothing to show of the methods switched on"
     find(page, "#curves .legend > .small").click()
     assert curve_names(page) == NAMES
 
@@ -137,16 +138,18 @@ def test_controls_change_labels_and_scales(page: Chrome) -> None:
     assert texts(page, "#curves-chart .x-tick") == [str(epoch) for epoch in range(EPOCHS + 1)]
 
 
-def test_lines_stand_where_the_ticks_say(page: Chrome, sample: Path) -> None:
-    find(page, "#curve-controls [name=log]").click()
+@pytest.mark.parametrize("bend", [float, math.log10])
+def test_lines_stand_where_the_ticks_say(page: Chrome, sample: Path, bend: Callable[[float], float]) -> None:
+    if bend is float:
+        find(page, "#curve-controls [name=log]").click()
     ticks = page.find_elements(By.CSS_SELECTOR, "#curves-chart .y-tick")
     places = [(tick.text, tick.get_attribute("y") or "") for tick in ticks]
     # Labels stand 4 pixels below their lines.
-    (low, bottom), (high, top) = ((float(text), float(y) - 4) for text, y in (places[0], places[-1]))
+    (low, bottom), (high, top) = ((bend(float(text)), float(y) - 4) for text, y in (places[0], places[-1]))
     path = find(page, "#curves-chart path[data-line=adamcb]").get_attribute("d") or ""
     drawn = [float(pair.split()[1]) for pair in re.split("[ML]", path)[1:]]
     for epoch, y in enumerate(drawn):
-        mean = statistics.mean(values_of(sample, "adamcb", epoch, "train_loss"))
+        mean = bend(statistics.mean(values_of(sample, "adamcb", epoch, "train_loss")))
         assert y == pytest.approx(bottom + (mean - low) / (high - low) * (top - bottom), abs=0.02)
 
 

@@ -3,8 +3,7 @@
 // A chart is told what to show by `update(spec)`:
 //   label            what it is, for people who do not see it
 //   x, y             { label, title(value), percent, log, whole, bounds }; of y at least `bounds` are shown
-//   lines            [{ name, style, points: [{ x, y, low, high, text }], quiet, bare }]; `quiet` lines give no values,
-//                    `bare` ones have no line of their own
+//   lines            [{ name, style, points: [{ x, y, low, high, text }], quiet }]; `quiet` lines give no values
 //   areas            [{ style, points: [{ x, low, high }] }]
 //   reference        { y, label } or null
 //   shared           whether lines are measured at the same x
@@ -54,7 +53,7 @@ function extent(chart) {
   const [xs, ys] = [[], []];
   for (const { points } of [...spec.lines, ...(spec.areas ?? [])]) {
     for (const { x, y, low, high } of points) {
-      if (!usable(x, spec.x.log) || !inWindow(chart, x)) continue;
+      if (!usable(x, false) || !inWindow(chart, x)) continue;
       const values = [y, low, high].filter((value) => usable(value, spec.y.log));
       if (values.length === 0) continue;
       xs.push(x);
@@ -119,7 +118,9 @@ function draw(chart) {
     chart.cursor,
   );
   if (scale.empty) {
-    picture.append(svg("text", { class: "nothing", x: width / 2, y: box.height / 2 }, "No method is switched on"));
+    picture.append(
+      svg("text", { class: "nothing", x: width / 2, y: box.height / 2 }, "Nothing to show of the methods switched on"),
+    );
   }
   chart.plot.replaceChildren(picture);
   chart.plot.setAttribute("aria-label", `${spec.label}. The left and right arrow keys read the values.`);
@@ -168,17 +169,15 @@ function drawMarks(spec, { x, y, box }) {
       svg("text", { class: "reference-label", x: box.width - box.right - 4, y: at - 5 }, spec.reference.label),
     );
   }
-  for (const { name, style, points, quiet, bare } of spec.lines) {
+  for (const { name, style, points, quiet } of spec.lines) {
     const good = (p) => usable(p.x, false) && usable(p.y, spec.y.log);
-    if (!bare) {
-      nodes.push(
-        svg("path", {
-          class: `line ${style}${quiet ? " quiet" : ""}`,
-          d: linePath(points, good, x, y),
-          "data-line": name,
-        }),
-      );
-    }
+    nodes.push(
+      svg("path", {
+        class: `line ${style}${quiet ? " quiet" : ""}`,
+        d: linePath(points, good, x, y),
+        "data-line": name,
+      }),
+    );
     if (points.filter(good).length === 1) {
       const only = points.find(good);
       nodes.push(svg("circle", { class: `dot ${style}`, cx: x.place(only.x), cy: y.place(only.y), r: 3.5 }));

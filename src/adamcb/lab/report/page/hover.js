@@ -3,9 +3,8 @@
 const shown = (chart) => chart.spec.lines.filter((line) => !line.quiet);
 
 function stops(chart) {
-  const { spec } = chart;
   const xs = shown(chart).flatMap(({ points }) => points.filter((p) => usable(p.y, false)).map((p) => p.x));
-  return [...new Set(xs)].filter((x) => usable(x, spec.x.log) && inWindow(chart, x)).sort((a, b) => a - b);
+  return [...new Set(xs)].filter((x) => usable(x, false) && inWindow(chart, x)).sort((a, b) => a - b);
 }
 
 function nearest(values, wanted, of = (value) => value) {
@@ -50,13 +49,7 @@ function point(chart, at) {
 function fillTip(chart, at, found) {
   const title = chart.spec.x.title(at);
   const rows = found.map(({ line, point: p }) =>
-    html(
-      "tr",
-      {},
-      html("td", {}, line.bare ? "" : swatch(line.style)),
-      html("th", { scope: "row" }, line.name),
-      html("td", {}, p.text),
-    ),
+    html("tr", {}, html("td", {}, swatch(line.style)), html("th", { scope: "row" }, line.name), html("td", {}, p.text)),
   );
   chart.tip.replaceChildren(html("strong", {}, title), html("table", {}, html("tbody", {}, ...rows)));
 }
