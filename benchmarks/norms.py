@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import gc
-import resource
 import statistics
 import subprocess
 import sys
@@ -76,10 +75,16 @@ def print_peak(name: str, way: str) -> None:
     model, inputs, targets = problem.model(), problem.inputs(problem.batch_size), problem.targets(problem.batch_size)
     WAYS["plain"](problem.model(), problem.inputs(2), problem.targets(2))()  # libraries load what they load once
     step = WAYS[way](model, inputs, targets)
-    before = int(open("/proc/self/statm").read().split()[1]) * resource.getpagesize() / 2**20
+    before = _kilobytes("VmRSS")
     step()
     step()
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10 - before)
+    print((_kilobytes("VmHWM") - before) / 2**10)
+
+
+def _kilobytes(field: str) -> int:
+    """Return a field of this process's status; unlike `getrusage`, its peak does not begin with the parent's."""
+    with open("/proc/self/status") as status:
+        return next(int(line.split()[1]) for line in status if line.startswith(field))
 
 
 def main() -> None:
