@@ -194,7 +194,7 @@ class AdamCB:
             self._weighed.append(_Weighed(draw, factors, losses.detach()))
             return loss
         if not math.isfinite(loss.item()):
-            refuse_nonfinite("loss", losses, draw.indices)
+            refuse_nonfinite("loss", losses, [draw])
         self._weighed.append(_Weighed(draw, factors))
         return loss
 

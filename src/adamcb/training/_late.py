@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -47,17 +48,16 @@ class Report:
             FloatingPointError: If a norm or a loss is not finite.
         """
         self.wait()
-        indices = np.concatenate([draw.indices for draw in self.draws])
         if self.losses is not None:
-            refuse_nonfinite("loss", self.losses, indices, age)
+            refuse_nonfinite("loss", self.losses, self.draws, age)
         if self.norms is None:
             return []
         if self.overflowed is None:
-            refuse_nonfinite("gradient norm", self.norms, indices, age)
+            refuse_nonfinite("gradient norm", self.norms, self.draws, age)
         elif bool(self.overflowed) or not bool(torch.isfinite(self.norms).all()):
             return []
-        parts = np.split(self.norms.double().numpy(), len(self.draws))
-        return list(zip(self.draws, parts, strict=True))
+        rows = self.norms.double().numpy().reshape(len(self.draws), -1)
+        return list(zip(self.draws, rows, strict=True))
 
 
 class LateFeedback:
@@ -123,20 +123,23 @@ def _unpack(entry: Any, num_samples: int, batch_size: int) -> Report:
     return Report(draws, *(entry[name] for name in _TENSORS))
 
 
-def refuse_nonfinite(what: str, values: Tensor, indices: np.ndarray, age: int = 0) -> None:
+def refuse_nonfinite(what: str, values: Tensor, draws: Sequence[Draw], age: int = 0) -> None:
     """Raise unless all values are finite, naming the samples whose are not.
 
     Args:
         what: What the values are.
-        values: float[K].
-        indices: int64[K], the samples.
+        values: float[mK], on the CPU.
+        draws: The m draws of these samples.
         age: How many steps were made since.
     """
-    values = values.detach()
-    bad = torch.nonzero(~torch.isfinite(values)).flatten().tolist()
-    if not bad:
+    numbers = values.detach().double().numpy()
+    if math.isfinite(numbers.sum()):
         return
-    first = ", ".join(f"{indices[j]} ({float(values[j])})" for j in bad[:5])
+    bad = np.flatnonzero(~np.isfinite(numbers))  # none, if only the sum is too large
+    if not len(bad):
+        return
+    indices = np.concatenate([draw.indices for draw in draws])
+    first = ", ".join(f"{indices[j]} ({numbers[j]})" for j in bad[:5])
     more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
     late = f" That was {age} steps ago (feedback_delay={age}): the model was trained on it." if age else ""
     raise FloatingPointError(
