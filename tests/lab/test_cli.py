@@ -33,7 +33,7 @@ BAD_OPTIONS = {
 REFUSED = {
     "batch of everything": (["--batch-size", "1438"], "`--batch-size` must be below the 1438 training images"),
     "device": (["--device", "cuda:77"], "`--device` must be one that torch can use here, got 'cuda:77'"),
-    "images too small": (["--model", "resnet18", "--dataset", "digits"], ""),
+    "images too small": (["--model", "convnext-base"], "`image_shape` must be at least 32×32 for ConvNeXt"),
     "model file": (["--model", "nowhere.py:model"], "must name an existing file"),
     "not a folder": (["--out", "/dev/null/results"], "Results cannot be written to /dev/null/results"),
 }
