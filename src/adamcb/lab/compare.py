@@ -63,10 +63,10 @@ def compare(experiment: Experiment, options: Options, console: Console) -> Compa
         LabError: An option, the data or the folder is not as it should be, or a run failed.
         KeyboardInterrupt: The runs were stopped; all is ready to go on.
     """
-    config = _prepare(experiment, options, console)
-    out = options.out or Path("adamcb-runs") / f"{Path(experiment.dataset).name}-{_stem(experiment)}-{digest(config)}"
     if options.tensorboard:
         TensorBoardLog.check()
+    config = _prepare(experiment, options, console)
+    out = options.out or Path("adamcb-runs") / f"{Path(experiment.dataset).name}-{_stem(experiment)}-{digest(config)}"
     folder = ResultFolder(out, config)
     try:
         _run_missing(experiment, options, folder, console)
