@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: install run test lint format bench clean
+.PHONY: install run test lint format bench docs clean
 .DEFAULT_GOAL := test
 
 install: .venv/.installed
@@ -19,7 +19,7 @@ install: .venv/.installed
 	touch $@
 
 run: install
-	$(BIN)/python examples/selection.py
+	$(BIN)/adamcb compare --out runs/digits
 
 test: install
 	$(BIN)/python -m pytest -q
@@ -35,7 +35,13 @@ format: install
 	$(BIN)/ruff check --fix .
 
 bench: .venv/.bench
-	$(BIN)/python benchmarks/selection.py --out docs/figures
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks.selection --out docs/figures
+	$(BIN)/python -m benchmarks.norms
+	$(BIN)/python -m benchmarks.optimizer
+	$(BIN)/python -m benchmarks.step
+
+docs: install
+	$(BIN)/python -m pytest -q tests/test_docs.py
 
 clean:
 	rm -rf .venv .pytest_cache .ruff_cache .hypothesis dist build

@@ -1,9 +1,9 @@
 """How much per-sample gradient norms cost: forward plus backward with the engine, and with its peers, against without.
 
-    python benchmarks/norms.py [--rounds 15] [--models MLP CNN] [--peers engine opacus ...] [--no-memory]
+    python benchmarks/norms.py [--rounds 15] [--models MLP CNN] [--ways exact opacus ...] [--clock cpu] [--no-memory]
 
-One thread; every round times each way once, in turn, on the same batch; the table holds ratios of medians. Peak memory is
-that of one step in a process of its own, above what the process held before the step. A way that cannot do a model
+One thread; every round times each way once, in turn, on the same batch; the table holds ratios of medians. Peak memory
+is that of one step in a process of its own, above what the process held before the step. A way that cannot do a model
 shows "–", one that is not installed is left out.
 """
 
@@ -20,13 +20,15 @@ import time
 import torch
 
 from norms_models import PROBLEMS, Problem
-from norms_ways import WAYS, Unable
+from norms_ways import OURS, WAYS
+
+CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
-def timed(step) -> float:
-    start = time.perf_counter()
+def timed(step, clock: str) -> float:
+    start = CLOCKS[clock]()
     step()
-    return time.perf_counter() - start
+    return CLOCKS[clock]() - start
 
 
 def prepare(problem: Problem, names: list[str]) -> dict:
@@ -39,12 +41,15 @@ def prepare(problem: Problem, names: list[str]) -> dict:
         try:
             steps[name] = WAYS[name](model, *batch)
             steps[name]()
-        except Unable:
+        except Exception as error:
+            if name in OURS:
+                raise
+            print(f"{name} cannot do {problem.name}: {type(error).__name__}", file=sys.stderr)
             steps.pop(name, None)
     return steps
 
 
-def measure(problem: Problem, names: list[str], rounds: int) -> tuple[float, dict[str, float]]:
+def measure(problem: Problem, names: list[str], rounds: int, clock: str) -> tuple[float, dict[str, float]]:
     """Return the plain step's median time in milliseconds, and each way's median over it."""
     steps = prepare(problem, names)
     times: dict[str, list[float]] = {name: [] for name in steps}
@@ -52,7 +57,7 @@ def measure(problem: Problem, names: list[str], rounds: int) -> tuple[float, dic
     for turn in range(rounds):
         order = list(steps) if turn % 2 else list(reversed(steps))
         for name in order:
-            times[name].append(timed(steps[name]))
+            times[name].append(timed(steps[name], clock))
     gc.enable()
     plain = statistics.median(times["plain"])
     return 1e3 * plain, {name: statistics.median(values) / plain for name, values in times.items()}
@@ -82,6 +87,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15, help="timed rounds for each model")
     parser.add_argument("--models", nargs="+", default=[], help="only models whose name holds one of these")
     parser.add_argument("--ways", nargs="+", default=list(WAYS), help="only these ways (plain is always there)")
+    parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: for machines with other work to do")
     parser.add_argument("--no-memory", action="store_true", help="skip the peaks")
     parser.add_argument("--peak", nargs=2, metavar=("MODEL", "WAY"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -97,12 +103,12 @@ def main() -> None:
     for problem in PROBLEMS:
         if options.models and not any(word in problem.name for word in options.models):
             continue
-        print_row(problem, others, memory, options.rounds)
+        print_row(problem, others, memory, options)
 
 
-def print_row(problem: Problem, others: list[str], memory: list[str], rounds: int) -> None:
+def print_row(problem: Problem, others: list[str], memory: list[str], options: argparse.Namespace) -> None:
     torch.manual_seed(0)
-    milliseconds, ratios = measure(problem, ["plain", *others], rounds)
+    milliseconds, ratios = measure(problem, ["plain", *others], options.rounds, options.clock)
     cells = [f"{ratios[name]:.3f}" if name in ratios else "–" for name in others]
     plain = peak_of(problem, "plain") if memory else 1.0
     cells += [f"{peak_of(problem, name) / plain:.2f}" for name in memory]

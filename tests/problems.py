@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from adamcb.selection import Draw, Selection
+
 # Weight vectors for up to seven samples, by name: the first n entries are used.
 SMALL_WEIGHTS = {
     "equal": np.ones(7),
@@ -13,3 +15,9 @@ SMALL_WEIGHTS = {
     "wide": np.array([1e-12, 1.0, 1e-3, 1e5, 1e-6, 10.0, 1e-2]),
 }
 EXPLORATIONS = (0.0, 0.4, 1.0)
+
+
+def draw_of(selection: Selection, indices: list[int], probs: np.ndarray) -> Draw:
+    """Return the draw of these samples as `selection` would make it; `probs` are those of all samples."""
+    chosen = np.array(indices)
+    return Draw(chosen, probs[chosen], 1.0 / (selection.num_samples * probs[chosen]), selection.draw().origin)

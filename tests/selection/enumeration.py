@@ -38,8 +38,9 @@ def fast_distribution(weights: np.ndarray, batch_size: int, exploration: float) 
     tree, probs = build_tree(weights), np.empty(batch_size)
 
     def run(uniforms: np.ndarray) -> np.ndarray:
-        positions = np.empty(batch_size, dtype=np.int64)
-        draw_ordered(tree, n, batch_size, batch_size * exploration / n, uniforms, positions, probs)
+        positions, weights_out = np.empty(batch_size, dtype=np.int64), np.empty(batch_size)
+        floor = batch_size * exploration / n
+        draw_ordered(tree, np.arange(n), batch_size, floor, uniforms, positions, probs, weights_out)
         return positions
 
     run(np.zeros(2 * batch_size))
@@ -76,7 +77,7 @@ def replacement_distribution(weights: np.ndarray, exploration: float) -> dict[in
 
     def place(number: float) -> int:
         position = np.empty(1, dtype=np.int64)
-        draw_with_replacement(tree, slope, base, np.array([number]), position, np.empty(1))
+        draw_with_replacement(tree, len(weights), slope, base, np.array([number]), position, np.empty(1), np.empty(1))
         return int(position[0])
 
     return {value: length for length, _, value in pieces(place)}

@@ -80,7 +80,7 @@ def test_draws_equal_those_of_the_slow_twin_from_the_same_random_numbers(n, k, e
         if bandit._drawn == n // k:
             bandit._start_epoch(7, bandit.weights)  # so that the next draw redraws nothing
         numbers = copy.deepcopy(bandit)._uniforms.take()
-        order = bandit._samples_at(np.arange(n))
+        order = np.asarray(bandit._order)
         expected = order[ordered_draw(probs[order], numbers)]
         draw = bandit.draw()
         assert set(draw.indices) == set(expected)

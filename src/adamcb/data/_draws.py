@@ -144,5 +144,5 @@ class DrawSampler:
 
 
 def _unpack(entry: Any, num_samples: int, batch_size: int) -> tuple[int, Draw]:
-    draw = Draw.from_state(entry, num_samples=num_samples, batch_size=batch_size)
+    draw = Draw.from_state(entry, num_samples=num_samples, batch_size=batch_size, name="state['pending']")
     return _checks.integer("state['pending']['number']", entry.get("number"), low=0), draw

@@ -39,7 +39,7 @@ class Call:
     def origin(self, tensor: Any) -> Origin | None:
         """Return what an argument was made of, None for a parameter itself and for everything else."""
         mark = self.marks.get(id(tensor))
-        return mark if isinstance(mark, Origin) and not isinstance(tensor, Parameter) else None
+        return mark if isinstance(mark, Origin) and not is_parameter(tensor) else None
 
     def parametric(self, tensor: Any) -> bool:
         """Tell whether an argument is a trainable parameter or made of parameters alone."""
@@ -64,11 +64,17 @@ class Call:
         Not under autocast, where autograd rounds in its own way, nor where saved tensors are packed: gradient
         checkpointing saves and recomputes exactly what the plain operation saves.
         """
-        if not isinstance(weight, Parameter) or weight.dtype not in (torch.float32, torch.float64):
+        if not is_parameter(weight) or weight.dtype not in (torch.float32, torch.float64):
             return False
         autograd: Any = torch._C._autograd  # type: ignore[attr-defined]
         packed = autograd._top_saved_tensors_default_hooks(False) is not None
         return weight.requires_grad and not packed and not torch.is_autocast_enabled(weight.device.type)
+
+
+def is_parameter(tensor: Any) -> bool:
+    """Tell a parameter; torch's own check, which allows for tensor subclasses, only where it may matter."""
+    kind = type(tensor)
+    return kind is Parameter or (kind is not Tensor and isinstance(tensor, Parameter))
 
 
 def tensors_in(value: Any) -> Sequence[Tensor]:

@@ -64,8 +64,8 @@ class Patches:
 
     def total(self) -> Tensor:
         """Return the gradient of the batch, as autograd would."""
-        images = self.inputs.flatten(0, 1), self.grads.flatten(0, 1)
-        return _weight_gradient(*images, self.shape, self.window, self.window.groups)
+        inputs, grads = self.inputs.flatten(0, 1), self.grads.flatten(0, 1)
+        return _weight_gradient(inputs, grads, self.shape, self.window, self.window.groups)
 
     def total_and_square_norms(self) -> tuple[Tensor, Tensor]:
         """Return the batch gradient and float[K] from gradients formed once, a few samples at a time."""
@@ -99,9 +99,24 @@ def _weight_gradient(inputs: Tensor, grads: Tensor, shape: Sequence[int], window
 def _formed(inputs: Tensor, grads: Tensor, shape: Sequence[int], window: Window) -> Tensor:
     """Return the K weight gradients, flat, as those of one convolution with K times the groups."""
     samples = len(inputs)
-    side_by_side = [t.transpose(0, 1).reshape(t.shape[1], -1, *t.shape[3:]) for t in (inputs, grads)]
+    if shape[0] == window.groups and shape[1] == 1 and inputs.shape[1] == 1:
+        return _formed_depthwise(inputs, grads, window)
+    images, kernels = (t.transpose(0, 1).reshape(t.shape[1], -1, *t.shape[3:]) for t in (inputs, grads))
     stacked = (samples * shape[0], *shape[1:])
-    return _weight_gradient(*side_by_side, stacked, window, samples * window.groups).view(samples, -1)
+    return _weight_gradient(images, kernels, stacked, window, samples * window.groups).view(samples, -1)
+
+
+def _formed_depthwise(inputs: Tensor, grads: Tensor, window: Window) -> Tensor:
+    """Return the same where every channel has one kernel: the input, convolved with the gradient as the kernel."""
+    samples = len(inputs)
+    edges = [side for padding in reversed(window.padding) for side in (padding, padding)]
+    images = F.pad(inputs.flatten(0, 2).unsqueeze(0), edges)
+    kernels = grads.flatten(0, 2).unsqueeze(1)
+    convolve = (F.conv1d, F.conv2d, F.conv3d)[len(window.kernel) - 1]
+    formed = convolve(images, kernels, stride=window.dilation, dilation=window.stride, groups=len(kernels))
+    for dim, size in enumerate(window.kernel):
+        formed = formed.narrow(2 + dim, 0, size)
+    return formed.reshape(samples, -1)
 
 
 def _gram_norms(inputs: Tensor, grads: Tensor, window: Window) -> Tensor:
@@ -170,8 +185,8 @@ def convolution(
         for d in range(space)
     )
     forms = input.shape[0] != batch.size or prefers_forming(input.shape[2:], sizes, weight.shape, window)
-    uses = [Use(weight, part, forms=forms and call.may_form(weight), saved=(input,))]
-    return uses + _bias_uses(call, bias)
+    forms = forms and call.may_form(weight)
+    return [Use(weight, part, forms=forms, saved=(input,)), *_bias_uses(call, bias, forms)]
 
 
 def transposed_convolution(
@@ -198,8 +213,8 @@ def transposed_convolution(
         return Patches(split_images(grad, call.out), split_images(input, batch), weight.shape, window)
 
     forms = prefers_forming(input.shape[2:], input.shape[2:], weight.shape, window)
-    uses = [Use(weight, part, forms=forms and call.may_form(weight), saved=(input,))]
-    return uses + _bias_uses(call, bias)
+    forms = forms and call.may_form(weight)
+    return [Use(weight, part, forms=forms, saved=(input,)), *_bias_uses(call, bias, forms)]
 
 
 def split_images(tensor: Tensor, batch: Any) -> Tensor:
@@ -207,12 +222,12 @@ def split_images(tensor: Tensor, batch: Any) -> Tensor:
     return split(tensor, batch)
 
 
-def _bias_uses(call: Call, bias: Tensor | None) -> list[Use]:
+def _bias_uses(call: Call, bias: Tensor | None, forms: bool) -> list[Use]:
     def part(grad: Tensor) -> Dense:
         images = split_images(accurate(grad), call.out)
         return Dense(images.sum([1, *range(3, images.dim())]))
 
-    return [] if bias is None else [Use(bias, part)]
+    return [] if bias is None else [Use(bias, part, forms=forms and call.may_form(bias))]
 
 
 def _windows(length: int, window: Window, dim: int) -> int:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.overrides import _get_current_function_mode_stack
 
 from adamcb import _checks
-from adamcb.gradnorm import _last
+from adamcb.gradnorm import _chain, _last
 from adamcb.gradnorm._call import tensors_in
 from adamcb.gradnorm._mode import Tracer
 from adamcb.gradnorm._record import Pass
@@ -58,13 +58,13 @@ class PerSampleNorms:
             _refuse_unmeasurable(model)
         self._compiled = hasattr(model, "_orig_mod")
         _warn_of_compilation(model, self._exact)
-        self._open: list[tuple[Tracer, contextlib.ExitStack] | None] = []
+        self._open: list[tuple[Pass, Tracer | None, contextlib.ExitStack | None] | None] = []
         self._done: list[Pass] = []
         self._passes = 0
-        self._handles = (
-            model.register_forward_pre_hook(_Hook(self._enter), with_kwargs=True),
-            model.register_forward_hook(_Hook(self._leave), with_kwargs=True, always_call=True),
-        )
+        self._chain = _chain.Chain()
+        self._handles = [model.register_forward_hook(_Hook(self._leave), with_kwargs=True, always_call=True)]
+        if self._exact:
+            self._handles.append(model.register_forward_pre_hook(_Hook(self._enter), with_kwargs=True))
 
     def __enter__(self) -> PerSampleNorms:
         return self
@@ -99,46 +99,61 @@ class PerSampleNorms:
                 "`take` must follow a backward pass through the model, and none has happened since the last call. "
                 "Call the model itself, with gradients enabled; pass what torch.compile returned if you use it."
             )
-        records, self._done = sorted(self._done, key=lambda record: record.index), []
-        with torch.no_grad():
-            norms = torch.cat([record.square_norms() for record in records]).sqrt_()
-            if loss_weights is None:
-                return norms
-            return norms.div_(_weights_like(loss_weights, norms))
+        try:
+            self._done.sort(key=lambda record: record.index)
+            norms = [record.norms() for record in self._done]
+        except RuntimeError:
+            self._done.clear()
+            raise
+        taken = norms[0] if len(norms) == 1 else torch.cat(norms)
+        if loss_weights is not None:
+            taken = taken / _weights_like(loss_weights, taken)  # wrong weights can be given again
+        self._done.clear()
+        return taken
+
+    def _new_pass(self) -> Pass:
+        self._passes += 1
+        return Pass(self._passes, self._done.append)
 
     def _enter(self, model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
         if torch.compiler.is_compiling():
             return
-        watching = any(entry is not None for entry in self._open)  # the model calls itself
-        if watching or not torch.is_grad_enabled():
+        # An open entry means that the model calls itself.
+        if not torch.is_grad_enabled() or any(self._open):
             self._open.append(None)
             return
-        for record in self._done:
+        for record in self._done:  # let go of what past passes hold
             record.settle()
-        tracer = Tracer(Pass(self._passes, self._done.append))
-        self._passes += 1
-        stack = contextlib.ExitStack()
-        if self._exact:
+        if torch._C._len_torch_function_stack():
             _refuse_outer_engine()
-            if self._compiled:
-                stack.enter_context(torch.compiler.set_stance("force_eager"))
-            tracer.mark_inputs((args, kwargs))
-            stack.enter_context(tracer)
-        self._open.append((tracer, stack))
+        if self._chain.applies(model, args, kwargs):
+            self._open.append((self._new_pass(), None, None))
+            return
+        tracer, stack = Tracer(self._new_pass()), contextlib.ExitStack()
+        if self._compiled:
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        tracer.mark_inputs((args, kwargs))
+        stack.enter_context(tracer)
+        self._open.append((tracer.record, tracer, stack))
 
     def _leave(self, model: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
-        entry = self._open.pop() if self._open and not torch.compiler.is_compiling() else None
+        if torch.compiler.is_compiling():
+            return
+        if not self._exact:
+            if torch.is_grad_enabled():
+                _last.watch(self._new_pass(), tensors_in(output), tensors_in((args, kwargs)))
+            return
+        entry = self._open.pop() if self._open else None
         if entry is None:
             return
-        tracer, stack = entry
+        record, tracer, stack = entry
+        if tracer is None or stack is None:
+            if isinstance(output, Tensor):
+                _chain.watch(record, output)
+            return
         stack.close()
-        outputs = tensors_in(output)
-        if self._exact:
-            for tensor in outputs:
-                tracer.notice(tensor)
-        else:
-            inputs = [tensor for tensor in tensors_in((args, kwargs)) if tensor.dim()]
-            _last.watch(tracer.record, outputs, inputs[0].shape[0] if inputs else 0)
+        for tensor in tensors_in(output):
+            tracer.notice(tensor)
 
 
 def _refuse_outer_engine() -> None:

@@ -51,8 +51,9 @@ def accurate(tensor: Tensor) -> Tensor:
 
 def squares(tensor: Tensor) -> Tensor:
     """Return Σ tensor² over all but the first dimension."""
-    flat = tensor.flatten(1)
-    return torch.linalg.vector_norm(flat, dim=1).square_()
+    if tensor.dim() == 1:
+        return tensor.square()
+    return torch.linalg.vector_norm(tensor.flatten(1), dim=1).square_()
 
 
 class Dense:
@@ -68,6 +69,14 @@ class Dense:
     def dense(self) -> Tensor:
         """Return float[K, ...]."""
         return accurate(self.gradients)
+
+    def total(self) -> Tensor:
+        """Return the gradient of the batch."""
+        return self.gradients.sum(0)
+
+    def total_and_square_norms(self) -> tuple[Tensor, Tensor]:
+        """Return the batch gradient and float[K]."""
+        return self.total(), self.square_norms()
 
 
 class Outer:
@@ -93,18 +102,26 @@ class Outer:
         gram = positions * positions * (rows + columns)
         return positions > 1 and gram > 0.25 * positions * rows * columns
 
-    def square_norms(self) -> Tensor:
-        """Return float[K], by the cheaper of the two forms."""
+    def square_norms(self, *, with_bias: bool = False) -> Tensor:
+        """Return float[K], by the cheaper of the two forms.
+
+        With a bias, whose gradient is Σₜ leftₜ: as if `right` had one more entry, always 1.
+        """
         left, right = accurate(self.left), accurate(self.right)
         positions, a, b = left.shape[2], left.shape[3], right.shape[3]
-        if positions == 1:
-            products = torch.linalg.vector_norm(left, dim=3).mul_(torch.linalg.vector_norm(right, dim=3)).square_()
-            return products.flatten(1).sum(1) if products.shape[1] > 1 else products.flatten()
+        if positions == 1 == left.shape[1]:
+            squared = torch.linalg.vector_norm(right, dim=(1, 2, 3)).square_()
+            squared = squared.add_(1) if with_bias else squared
+            return squared.mul_(torch.linalg.vector_norm(left, dim=(1, 2, 3)).square_())
         per_sample = left.shape[1] * min(positions * positions, a * b)
         step = max(1, _CHUNK // max(1, per_sample))
         norms = _gram_norms if positions * (a + b) < a * b else _formed_norms
         pieces = zip(left.split(step), right.split(step), strict=True)
-        return torch.cat([norms(*piece) for piece in pieces])
+        return torch.cat([norms(*piece, with_bias) for piece in pieces])
+
+    def bias(self) -> Dense:
+        """Return the part of a bias that is added to what the matrix gives."""
+        return Dense(accurate(self.left).sum((1, 2)))
 
     def dense(self) -> Tensor:
         """Return float[K, ...]."""
@@ -128,13 +145,15 @@ class Outer:
         return total.view(self.shape), torch.cat(norms)
 
 
-def _gram_norms(left: Tensor, right: Tensor) -> Tensor:
+def _gram_norms(left: Tensor, right: Tensor, with_bias: bool) -> Tensor:
     grams = torch.matmul(left, left.transpose(2, 3)), torch.matmul(right, right.transpose(2, 3))
-    return grams[0].mul_(grams[1]).flatten(1).sum(1).clamp_(min=0)
+    products = grams[0].mul_(grams[1].add_(1) if with_bias else grams[1])
+    return products.flatten(1).sum(1).clamp_(min=0)
 
 
-def _formed_norms(left: Tensor, right: Tensor) -> Tensor:
-    return squares(torch.matmul(left.transpose(2, 3), right))
+def _formed_norms(left: Tensor, right: Tensor, with_bias: bool) -> Tensor:
+    norms = squares(torch.matmul(left.transpose(2, 3), right))
+    return norms.add_(squares(left.sum(2))) if with_bias else norms
 
 
 class Lookup:

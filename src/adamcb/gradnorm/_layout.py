@@ -82,6 +82,8 @@ def follow(name: str, func: Callable, args: Sequence, kwargs: dict, source: Tens
     before, after, dim = source.shape, out.shape, batch.dim
     if name == "embedding_bag":  # its rows are the bags, however the indices came
         return Batch(0, after[0], sure=True)
+    if name.endswith("_as") and len(args) > 1 and source is args[1]:
+        return batch
     if dim < 0 or name == "einsum":
         return _follow_einsum(args, source, batch) if dim >= 0 else batch
     if name in _RESHAPES:
@@ -101,11 +103,14 @@ def follow(name: str, func: Callable, args: Sequence, kwargs: dict, source: Tens
 def _refold(before: Sequence[int], batch: Batch, after: Sequence[int]) -> Batch:
     """Find the dimension of the shape `after` that holds the samples, which lie `stride` elements apart."""
     stride = batch.inner * math.prod(before[batch.dim + 1 :])
+    fitting = []
     for dim, size in enumerate(after):
         suffix = math.prod(after[dim + 1 :])
-        if suffix and stride % suffix == 0 and size % (stride // suffix * batch.size) == 0 and size:
-            return batch._replace(dim=dim, inner=stride // suffix)
-    return batch._replace(dim=-1)
+        if size and suffix and stride % suffix == 0 and size % (stride // suffix * batch.size) == 0:
+            fitting.append(batch._replace(dim=dim, inner=stride // suffix))
+    # A single sample fits in many places; the one that holds nothing else keeps other dimensions what they are.
+    fitting.sort(key=lambda found: after[found.dim] != batch.size)
+    return fitting[0] if fitting else batch._replace(dim=-1)
 
 
 def _follow_view(func: Callable, args: Sequence, kwargs: dict, source: Tensor, batch: Batch, out: Tensor) -> Batch:

@@ -16,12 +16,13 @@ from torch.nn import Parameter
 from torch.overrides import TorchFunctionMode
 
 from adamcb.gradnorm import _fallback, _rules
-from adamcb.gradnorm._call import Call, tensors_in
+from adamcb.gradnorm._call import Call, is_parameter, tensors_in
 from adamcb.gradnorm._layout import MOVING, Batch, follow
 from adamcb.gradnorm._opening import OPENINGS
 from adamcb.gradnorm._record import Origin, Pass, Use
 
 _EXPANSIONS = {"expand", "expand_as", "broadcast_to", "repeat"}
+_CONVERSIONS = {"to", "type_as"}
 _TRANSPOSES = {"t", "T", "mT", "transpose", "permute", "swapaxes", "swapdims"}
 
 
@@ -52,30 +53,40 @@ class Tracer(TorchFunctionMode):
 
     def mark_of(self, tensor: Tensor) -> Any:
         """Return a `Batch`, an `Origin` or None."""
-        if isinstance(tensor, Parameter):
-            return Origin((tensor,)) if tensor.requires_grad else None
         found = self._marks.get(id(tensor))
-        return found[1] if found is not None and found[0]() is tensor else None
+        if found is not None and found[0]() is tensor:
+            return found[1]
+        if is_parameter(tensor):
+            leaf: Any = tensor
+            return Origin((leaf,)) if tensor.requires_grad else None
+        return None
 
     def __torch_function__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
-        name = func.__name__ if func.__name__ != "__get__" else func.__self__.__name__
-        if name in OPENINGS:
+        name = func.__name__
+        if name == "__get__":
+            name = func.__self__.__name__
+        elif name in OPENINGS:
             with self:
                 return OPENINGS[name](self.mark, func, *args, **kwargs)
-        marks, kinds = {}, set()
+        marks, samples, made = {}, False, False
         for tensor in tensors_in((args, kwargs) if kwargs else args):
             mark = self.mark_of(tensor)
             if mark is not None:
                 marks[id(tensor)] = mark
-                kinds.add(type(mark))
-            self.notice(tensor)
-        if len(kinds) == 2:
+                samples |= type(mark) is Batch
+                made |= type(mark) is Origin
+            if tensor.requires_grad:
+                self.notice(tensor)
+        if samples and made and name in _CONVERSIONS:
+            samples = type(marks.get(id(args[0]))) is Batch  # the other argument says what kind, and no more
+            made = not samples
+        if samples and made:
             return self._meet(Call(name, func, args, kwargs, marks))
         out = func(*args, **kwargs)
         if marks and isinstance(out, (Tensor, tuple, list)):
             call = Call(name, func, args, kwargs, marks)
-            self._mark_results(call, out) if Batch in kinds else self._mark_made(call, out)
+            self._mark_results(call, out) if samples else self._mark_made(call, out)
         return out
 
     def notice(self, tensor: Tensor) -> None:
@@ -105,13 +116,14 @@ class Tracer(TorchFunctionMode):
 
     def _mark_results(self, call: Call, out: Any) -> None:
         """Say where the samples are in the results of an operation on the batch."""
-        first = call.args[0] if call.args else None
-        batch = call.batch(first)
-        if batch is not None and len(call.marks) == 1 and batch.dim == 0 and call.name not in MOVING:
-            # By far the most common case: one argument with the samples in front, and a result like it.
-            if isinstance(out, Tensor) and out.dim() == first.dim() and out.shape[0] == first.shape[0]:
-                self._marks[id(out)] = (weakref.ref(out), batch)
-                return
+        if isinstance(out, Tensor) and call.args and call.name not in MOVING:
+            # By far the most common case: the samples in front of the first argument, and a result like it.
+            first, batch = call.args[0], call.batch(call.args[0])
+            alone = len(call.marks) == 1 or (batch is not None and batch.sure)
+            if alone and batch is not None and batch.dim == 0 and out.shape[:1] == first.shape[:1]:
+                if out.dim() == first.dim():
+                    self._marks[id(out)] = (weakref.ref(out), batch)
+                    return
         sources = [(t, found) for t in tensors_in((call.args, call.kwargs)) if (found := call.batch(t)) is not None]
         # What an operation knew for certain goes first, then the argument that spans the result's dimensions.
         sources.sort(key=lambda pair: (pair[1].dim < 0, not pair[1].sure, -pair[0].dim()))
@@ -121,7 +133,8 @@ class Tracer(TorchFunctionMode):
 
     def _mark_made(self, call: Call, out: Any) -> None:
         """Remember that a tensor was made of parameters alone."""
-        leaves, source = call.leaves(), call.args[0] if call.args else None
+        leaves = call.leaves()
+        source: Any = call.args[0] if call.args else None
         for result in tensors_in(out):
             if result.requires_grad and not isinstance(result, Parameter):
                 swapped = call.name in _TRANSPOSES and isinstance(source, Parameter) and source.dim() == 2
@@ -134,12 +147,12 @@ class Tracer(TorchFunctionMode):
         if not self._again:  # a checkpoint's second run uses nothing that its first has not
             self.record.count(call.leaves())
         uses = _rules.uses_of(call) if torch.is_grad_enabled() else []
-        forming = next((use for use in uses if use.forms), None)
-        out = self._run(call, forming)
+        forming = [use for use in uses if use.forms]
+        out = self._run(call, forming) if forming else call.func(*call.args, **call.kwargs)
         self._mark_results(call, out)
         if uses:
             call.out = self.mark_of(out)
-            self._attach(call, [use for use in uses if use is not forming], out)
+            self._attach(call, [use for use in uses if not use.forms], out)
         return out
 
     def _meet_custom(self, node: Any, out: Tensor) -> None:
@@ -154,23 +167,25 @@ class Tracer(TorchFunctionMode):
             uses = [_fallback.custom_use(call, weakref.ref(node), place, leaf) for place, leaf in places]
             self._attach(call, uses, out)
 
-    def _run(self, call: Call, forming: Use | None) -> Any:
-        """Run the operation; a weight whose gradient will be supplied is detached, so that autograd skips it."""
-        if forming is None:
-            return call.func(*call.args, **call.kwargs)
-        swap = {id(forming.tensor): forming.tensor.detach()}
+    def _run(self, call: Call, forming: list[Use]) -> Any:
+        """Run the operation with the parameters detached whose gradients will be supplied, so that autograd skips them.
+
+        A convolution's bias has to go with its weight: autograd computes both to get one.
+        """
+        swap = {id(use.tensor): use.tensor.detach() for use in forming}
         args = [swap.get(id(arg), arg) for arg in call.args]
         kwargs = {key: swap.get(id(arg), arg) for key, arg in call.kwargs.items()}
         self._operations += 1
-        fire = functools.partial(self._supply, forming, self._operations)
-        return _Tap.apply(call.func(*args, **kwargs), forming.tensor, fire, *forming.saved)
+        supply = functools.partial(self._supply, forming, self._operations)
+        saved = [tensor for use in forming for tensor in use.saved]
+        return _Tap.apply(call.func(*args, **kwargs), supply, saved, *(use.tensor for use in forming))
 
     def _attach(self, call: Call, uses: list[Use], out: Any) -> None:
         if not isinstance(out, Tensor) or call.out.dim < 0:
             shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors_in(out))
             raise NotImplementedError(
-                f"`{call.name}` meets parameters where the samples cannot be told apart: its result, of shape {shapes}, "
-                "does not show which of its numbers belong to which sample."
+                f"`{call.name}` meets parameters where the samples cannot be told apart: its result {shapes} "
+                "does not show which sample its numbers belong to."
             )
         if uses:
             self._operations += 1
@@ -178,29 +193,35 @@ class Tracer(TorchFunctionMode):
 
     def _observe(self, uses: list[Use], operation: int, grad: Tensor) -> None:
         self.record.begin(operation)
-        with torch.no_grad():
+        if torch.is_grad_enabled():  # create_graph=True
+            with torch.no_grad():
+                self.record.observe(uses, grad)
+        else:
             self.record.observe(uses, grad)
+        uses.clear()  # autograd lets go of what it saved at this point; so do the rules
 
-    def _supply(self, use: Use, operation: int, grad: Tensor) -> Tensor:
+    def _supply(self, uses: list[Use], operation: int, grad: Tensor) -> list[Tensor]:
         self.record.begin(operation)
-        return self.record.supply(use, grad)
+        supplied = [self.record.supply(use, grad) for use in uses]
+        uses.clear()
+        return supplied
 
 
 class _Tap(torch.autograd.Function):
-    """The identity on the result of an operation whose weight was detached; supplies the weight's gradient."""
+    """The identity on the result of an operation whose parameters were detached; supplies their gradients."""
 
     @staticmethod
-    def forward(ctx: Any, result: Tensor, weight: Tensor, supply: Any, *saved: Tensor) -> Tensor:
-        ctx.supply, ctx.dtype = supply, weight.dtype
-        ctx.save_for_backward(*saved)  # the rule holds them too; saved so that autograd notices a change in place
+    def forward(ctx: Any, result: Tensor, supply: Any, saved: list[Tensor], *parameters: Tensor) -> Tensor:
+        ctx.supply = supply
+        ctx.save_for_backward(*saved)  # the rules hold them too; saved so that autograd notices a change in place
         return result.data  # not a view for autograd, so that an activation may work on it in place
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         if torch.is_grad_enabled():
             raise RuntimeError("create_graph=True is not supported while PerSampleNorms is attached; close it first.")
-        saved = ctx.saved_tensors
-        return grads[0], ctx.supply(grads[0]).to(ctx.dtype), None, *(None for _ in saved)
+        _ = ctx.saved_tensors
+        return grads[0], None, None, *ctx.supply(grads[0])
 
 
 _TAP = _Tap._backward_cls  # type: ignore[attr-defined]

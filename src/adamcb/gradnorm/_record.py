@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,6 +23,7 @@ class Use:
         forms: Whether the part should supply the gradient of the batch as well.
         origin: For a tensor made of parameters: from which, and how.
         saved: What `part` reads, if it forms the gradient: autograd keeps watch over it.
+        bias: A parameter whose gradient is the sum of the left factors of the part, an `Outer`.
     """
 
     tensor: Tensor
@@ -31,6 +31,7 @@ class Use:
     forms: bool = False
     origin: Origin | None = None
     saved: tuple[Tensor, ...] = ()
+    bias: Tensor | None = None
 
 
 @dataclass(frozen=True)
@@ -52,17 +53,18 @@ class Pass:
 
     def __init__(self, index: int, finish: Callable[[Pass], None]) -> None:
         self.index = index
-        self.uses: Counter[int] = Counter()
+        self.uses: dict[int, int] = {}
         self.error: str | None = None
         self._finish = finish
         self._total: Tensor | None = None
         self._pending: dict[int, list[Part]] = {}
         self._fired: set[int] = set()
+        self._norms: list[Tensor] = []
 
     def count(self, leaves: Sequence[Parameter]) -> None:
         """Note that an operation uses these parameters: one used twice needs cross terms."""
         for leaf in leaves:
-            self.uses[id(leaf)] += 1
+            self.uses[id(leaf)] = self.uses.get(id(leaf), 0) + 1
 
     def begin(self, operation: int) -> None:
         """Note that the gradient of an operation's result has arrived."""
@@ -75,7 +77,18 @@ class Pass:
     def observe(self, uses: Sequence[Use], grad: Tensor) -> None:
         """Add the parts of these uses."""
         for use in uses:
-            self.add(use.tensor, use.part(grad), use.origin)
+            part = use.part(grad)
+            if use.bias is not None:
+                self._add_with_bias(use, part)
+            else:
+                self.add(use.tensor, part, use.origin)
+
+    def _add_with_bias(self, use: Use, part: Any) -> None:
+        if self.uses[id(use.tensor)] == 1 == self.uses[id(use.bias)]:
+            self.add_squares(part.square_norms(with_bias=True))
+        else:
+            self.add(use.tensor, part, None)
+            self.add(use.bias, part.bias(), None)
 
     def supply(self, use: Use, grad: Tensor) -> Tensor:
         """Add the part of a use that forms the gradient, and return the gradient of the batch."""
@@ -87,7 +100,7 @@ class Pass:
         self.add_squares(square_norms)
         return total
 
-    def add(self, tensor: Tensor, part: Part, origin: Origin | None) -> None:
+    def add(self, tensor: Any, part: Part, origin: Origin | None) -> None:
         """Add one part, pulled back to the parameters that `tensor` was made of."""
         if origin is None:
             if self.uses[id(tensor)] > 1:
@@ -104,28 +117,46 @@ class Pass:
     def add_squares(self, square_norms: Tensor) -> None:
         """Add float[K] to the total."""
         if self._total is None:
-            self._total = square_norms.clone()
-        elif len(self._total) != len(square_norms):
+            self._total = square_norms
+        elif self._total.shape != square_norms.shape:
             self.error = (
                 f"the size of the batch cannot be told: the parameters' operations saw {len(self._total)} and "
                 f"{len(square_norms)} samples. The first dimension of every input must be the batch."
             )
         else:
-            self._total += square_norms.to(self._total.device)
+            self._total = self._total + square_norms.to(self._total.device)
 
+    def add_norms(self, norms: Tensor) -> None:
+        """Add float[K] of norms, not squared."""
+        self._norms.append(norms)
+
+    def add_factors(self, outer: Tensor, inner: Tensor | None, bias: bool) -> None:
+        """Add a dense layer whose weight's norms are outer·inner, and whose bias's are outer, if they train.
+
+        Kept as norms until the end: on small networks every operation counts.
+        """
+        if inner is not None:
+            self._norms.append(inner.mul_(outer))
+        if bias:
+            self._norms.append(outer)
+
+    @torch.no_grad()
     def settle(self) -> None:
         """Add the parameters that were used more than once, and let go of what they held."""
         for parts in self._pending.values():
             self.add_squares(joint_square_norms(parts))
         self._pending.clear()
 
-    def square_norms(self) -> Tensor:
+    def norms(self) -> Tensor:
         """Return float[K]; raise what went wrong during the backward pass, which it did not disturb."""
-        self.settle()
+        if self._pending:
+            self.settle()
         if self.error is not None:
             raise RuntimeError(f"Per-sample norms are not available: {self.error}")
-        assert self._total is not None
-        return self._total
+        if self._total is not None:
+            self._norms.append(self._total.sqrt())
+            self._total = None
+        return torch.linalg.vector_norm(torch.stack(self._norms), dim=0) if len(self._norms) > 1 else self._norms[0]
 
 
 def pull_back(tensor: Tensor, leaves: Sequence[Parameter], gradients: Tensor) -> list[tuple[Parameter, Tensor]]:

@@ -1,7 +1,7 @@
 """From operation to rule: what each use of a parameter adds to every sample's gradient.
 
 A rule is a function with the operation's own signature behind a `Call`. It returns a `Use` for each argument that may
-be a parameter: the argument, and a function from the gradient of the result to a part (`Dense`, `Outer`, `Lookup`, ...).
+be a parameter: the argument, and a function from the gradient of the result to a part (`Dense`, `Outer`, `Lookup`).
 It returns None where it does not apply; then, as for operations without a rule, `_fallback` computes the same numbers
 slowly. To add a rule: write the function and enter it in RULES at the end of this file.
 
@@ -17,10 +17,9 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch.nn import Parameter
 
 from adamcb.gradnorm import _fallback
-from adamcb.gradnorm._call import Call
+from adamcb.gradnorm._call import Call, is_parameter
 from adamcb.gradnorm._conv import convolution, transposed_convolution
 from adamcb.gradnorm._factors import Dense, Lookup, Outer, accurate
 from adamcb.gradnorm._layout import ELEMENTWISE, Batch, split
@@ -42,7 +41,7 @@ def uses_of(call: Call) -> list[Use]:
 
 
 def _trains(tensor: Any) -> bool:
-    return isinstance(tensor, Parameter) and tensor.requires_grad
+    return is_parameter(tensor) and tensor.requires_grad
 
 
 def linear(call: Call, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> list[Use] | None:
@@ -55,10 +54,13 @@ def linear(call: Call, input: Tensor, weight: Tensor, bias: Tensor | None = None
         return Outer(call.rows(grad).unsqueeze(1), call.rows(input, batch).unsqueeze(1), weight.shape)
 
     positions = input.numel() // max(1, input.shape[-1] * batch.size)
-    forms = call.may_form(weight) and Outer.prefers_forming(positions, weight.shape[0], weight.shape[-1])
+    forms = Outer.prefers_forming(positions, *weight.shape) and call.may_form(weight)
+    if not forms and _trains(weight) and _trains(bias):
+        return [Use(weight, part, bias=bias)]
     uses = [Use(weight, part, forms=forms, saved=(input,))]
     if bias is not None:
-        uses.append(Use(bias, lambda grad: Dense(_sum_rows(call.rows(grad)))))
+        forms = forms and call.may_form(bias)
+        uses.append(Use(bias, lambda grad: Dense(_sum_rows(call.rows(grad))), forms=forms))
     return uses
 
 
@@ -290,7 +292,7 @@ def spread(call: Call, target: Tensor, local: Callable[[Tensor], Tensor]) -> Use
     base = target
     if origin is not None and origin.expanded_from is not None:
         base = origin.expanded_from
-        origin = None if isinstance(base, Parameter) else Origin(origin.leaves)
+        origin = None if is_parameter(base) else Origin(origin.leaves)
 
     def part(grad: Tensor) -> Dense:
         gradients = accurate(local(grad))
@@ -313,9 +315,14 @@ def _own_rows(gradient: Tensor, batch: Batch) -> Tensor:
     return alone
 
 
+def expand_as(call: Call, input: Tensor, other: Tensor) -> list[Use] | None:
+    """Σ of g over the copies."""
+    return [spread(call, input, lambda grad: grad)] if call.parametric(input) else None
+
+
 def cat(call: Call, tensors: Any, dim: int = 0) -> list[Use] | None:
     """The slice of g that a parameter filled."""
-    batches = [call.batch(tensor) for tensor in tensors if call.batch(tensor) is not None]
+    batches = [batch for tensor in tensors if (batch := call.batch(tensor)) is not None]
     dim = dim % tensors[0].dim()
     if not batches or batches[0].dim == dim:
         return None
@@ -347,5 +354,6 @@ RULES: dict[str, Rule] = {
     "batch_norm": batch_norm,
     "prelu": prelu,
     "cat": cat,
+    "expand_as": expand_as,
     **dict.fromkeys(ELEMENTWISE, elementwise),
 }

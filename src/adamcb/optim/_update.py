@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
+from torch._compile import _disable_dynamo
 from torch.optim.optimizer import _default_to_fused_or_foreach
 
 Row: TypeAlias = tuple[Tensor, ...]  # parameter, gradient, m, v, v̂
@@ -115,7 +116,7 @@ def capturable_step(columns: Columns, steps: list[Tensor], group: Group) -> None
         _update(_columns([rows[i] for i in members]), c.per_tensor(len(members)), group)
 
 
-@torch.compiler.disable()
+@_disable_dynamo  # not torch.compiler.disable, which imports the whole compiler at once
 def fused_step(
     columns: Columns, steps: list[Tensor], group: Group, grad_scale: Tensor | None, found_inf: Tensor | None
 ) -> None:

@@ -24,9 +24,6 @@ class BaseSelection:
         # Names this selection's draws. Twins built from one seed share it: their draws are the same.
         self._origin = new_seed(self.generator)
 
-    def _new_draw(self, indices: np.ndarray, probs: np.ndarray) -> Draw:
-        return Draw(indices, probs, 1.0 / (self.num_samples * probs), self._origin)
-
     def _check_feedback(self, draw: Draw, norms: Any) -> np.ndarray:
         """Return `norms` as float64[K], or raise."""
         if not isinstance(draw, Draw):

@@ -64,23 +64,27 @@ def depround(inclusion_probs: Any, *, generator: torch.Generator | None = None) 
 
 
 @jit
-def draw_ordered(tree, num_samples, batch_size, floor, uniforms, positions, probs):
-    """Draw K distinct leaves with the inclusion probabilities of Algorithm 2, by DepRound in the tree's order.
+def draw_ordered(tree, order, batch_size, floor, uniforms, indices, probs, loss_weights):
+    """Draw K distinct samples with the inclusion probabilities of Algorithm 2, by DepRound in the tree's order.
 
-    Writes K leaves into `positions` (int64[K]) and their inclusion probabilities into `probs` (float64[K]): the capped
-    ones last, with probability 1 exactly. `uniforms` are 2K numbers in [0, 1). The tree is as it was at the end.
+    `order` names the sample at every leaf; `uniforms` are 2K numbers in [0, 1). Writes the three arrays of a `Draw`, of
+    length K: the capped samples last, with probability 1 exactly. The tree is as it was at the end.
     """
+    num_samples = len(order)
     capped = np.empty(batch_size, dtype=np.int64)
     num_capped, slope, base = cap(tree, num_samples, batch_size, floor, capped)
     rest = batch_size - num_capped
     if rest > 0:
-        _draw_uncapped(tree, slope, base, uniforms[:rest], uniforms[rest : 2 * rest], positions[:rest])
+        _draw_uncapped(tree, slope, base, uniforms[:rest], uniforms[rest : 2 * rest], indices[:rest])
     for i in range(rest):
-        probs[i] = min(leaf_mass(tree, slope, base, positions[i]), 1.0)
+        probs[i] = min(leaf_mass(tree, slope, base, indices[i]), 1.0)
     for i in range(num_capped):
         take_out(tree, capped[i])
-        positions[rest + i] = capped[i]
+        indices[rest + i] = capped[i]
         probs[rest + i] = 1.0
+    for i in range(batch_size):
+        indices[i] = order[indices[i]]
+        loss_weights[i] = 1.0 / (num_samples * probs[i])
 
 
 @jit
@@ -153,8 +157,9 @@ def insert_distinct(tree, slope, base, positions, count, leaf):
 
 
 @jit
-def draw_with_replacement(tree, slope, base, uniforms, positions, probs):
-    """Draw K leaves independently in proportion to mass, which sums to 1, and write their masses into `probs`."""
-    search(tree, slope, base, uniforms, positions, np.empty(len(uniforms)))
-    for i in range(len(positions)):
-        probs[i] = leaf_mass(tree, slope, base, positions[i])
+def draw_with_replacement(tree, num_samples, slope, base, uniforms, indices, probs, loss_weights):
+    """Draw K leaves independently in proportion to mass, which sums to 1, and write the three arrays of a `Draw`."""
+    search(tree, slope, base, uniforms, indices, np.empty(len(uniforms)))
+    for i in range(len(indices)):
+        probs[i] = len(indices) * leaf_mass(tree, slope, base, indices[i])
+        loss_weights[i] = 1.0 / (num_samples * probs[i])

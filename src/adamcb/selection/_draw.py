@@ -34,9 +34,10 @@ class Draw:
     loss_weights: np.ndarray
     origin: int = field(repr=False)
 
-    def __post_init__(self) -> None:
-        for array in (self.indices, self.probs, self.loss_weights):
-            array.setflags(write=False)
+    def frozen(self) -> Draw:
+        """Make the arrays read-only, and return the draw."""
+        self.indices.flags.writeable = self.probs.flags.writeable = self.loss_weights.flags.writeable = False
+        return self
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -47,22 +48,29 @@ class Draw:
         return {"origin": self.origin, **arrays}
 
     @staticmethod
-    def from_state(state: Any, *, num_samples: int | None = None, batch_size: int | None = None) -> Draw:
+    def from_state(
+        state: Any, *, num_samples: int | None = None, batch_size: int | None = None, name: str = "state"
+    ) -> Draw:
         """Return the draw that `state` was made from.
 
         Raises:
-            ValueError: If something is missing, or does not fit `num_samples` or `batch_size`.
+            ValueError: If something is missing or does not fit; the message calls the state `name`.
         """
         keys = ("origin", *_ARRAYS)
         if not isinstance(state, dict) or not set(keys) <= set(state):
-            raise ValueError(f"The state of a draw must be a dict with the keys {', '.join(keys)}.")
-        origin = _checks.integer("state['origin']", state["origin"], low=0)
+            raise ValueError(f"`{name}` must be a draw's state: a dict with the keys {', '.join(keys)}.")
+        origin = _checks.integer(f"{name}['origin']", state["origin"], low=0)
         indices, probs, loss_weights = (
-            _checks.vector(f"state['{name}']", state[name], length=batch_size) for name in _ARRAYS
+            _checks.vector(f"{name}['{key}']", state[key], length=batch_size) for key in _ARRAYS
         )
         if num_samples is not None and indices.max() >= num_samples:
-            raise ValueError(f"`state['indices']` must be below num_samples={num_samples}, got {int(indices.max())}.")
-        return Draw(indices.astype(np.int64), probs.copy(), loss_weights.copy(), origin)
+            raise ValueError(f"`{name}['indices']` must be below num_samples={num_samples}, got {int(indices.max())}.")
+        return Draw(indices.astype(np.int64), probs.copy(), loss_weights.copy(), origin).frozen()
+
+
+def empty_draw(batch_size: int, origin: int) -> Draw:
+    """Return a draw whose arrays are to be filled and frozen."""
+    return Draw(np.empty(batch_size, dtype=np.int64), np.empty(batch_size), np.empty(batch_size), origin)
 
 
 @runtime_checkable

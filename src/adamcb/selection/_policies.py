@@ -11,7 +11,7 @@ from adamcb import _checks
 from adamcb.selection._base import BaseSelection
 from adamcb.selection._capping import cap
 from adamcb.selection._depround import draw_ordered, draw_with_replacement
-from adamcb.selection._draw import Draw
+from adamcb.selection._draw import Draw, empty_draw
 from adamcb.selection._feedback import BanditFeedback, ScaleFreeFeedback
 from adamcb.selection._projection import project_to_floor
 from adamcb.selection._random import Uniforms, inverse, new_seed, permutation
@@ -79,13 +79,13 @@ class CombinatorialBandit(WeightedSelection):
         if self._drawn == self.num_samples // self.batch_size:
             self._start_epoch(new_seed(self.generator), self.weights)
         self._drawn += 1
-        size = self.batch_size
-        positions, probs = np.empty(size, dtype=np.int64), np.empty(size)
-        if size == self.num_samples:
-            positions[:], probs[:] = np.arange(size), 1.0
+        draw = empty_draw(self.batch_size, self._origin)
+        if self.batch_size == self.num_samples:
+            draw.indices[:], draw.probs[:], draw.loss_weights[:] = self._order, 1.0, 1.0 / self.num_samples
         else:
-            draw_ordered(self._tree, self.num_samples, size, self.min_prob, self._uniforms.take(), positions, probs)
-        return self._new_draw(self._samples_at(positions), probs)
+            arrays = (draw.indices, draw.probs, draw.loss_weights)
+            draw_ordered(self._tree, self._order, self.batch_size, self.min_prob, self._uniforms.take(), *arrays)
+        return draw.frozen()
 
     def _start_epoch(self, seed: int, weights: np.ndarray) -> None:
         self._order_seed, self._drawn = seed, 0
@@ -159,9 +159,10 @@ class ReplacementBandit(WeightedSelection):
 
     def draw(self) -> Draw:
         """Choose K samples, one of them possibly several times. O(K log n)."""
-        positions, probs = np.empty(self.batch_size, dtype=np.int64), np.empty(self.batch_size)
-        draw_with_replacement(self._tree, *self._slope_and_base(), self._uniforms.take(), positions, probs)
-        return self._new_draw(positions, self.batch_size * probs)
+        draw = empty_draw(self.batch_size, self._origin)
+        arrays = (draw.indices, draw.probs, draw.loss_weights)
+        draw_with_replacement(self._tree, self.num_samples, *self._slope_and_base(), self._uniforms.take(), *arrays)
+        return draw.frozen()
 
     def _slope_and_base(self) -> tuple[float, float]:
         if self.form == "original":
@@ -217,8 +218,10 @@ class UniformSelection(BaseSelection):
             self._start_epoch(new_seed(self.generator))
         first = self._drawn * self.batch_size
         self._drawn += 1
-        indices = self._order[first : first + self.batch_size].astype(np.int64)
-        return self._new_draw(indices, np.full(self.batch_size, self.batch_size / self.num_samples))
+        draw = empty_draw(self.batch_size, self._origin)
+        draw.indices[:] = self._order[first : first + self.batch_size]
+        draw.probs[:], draw.loss_weights[:] = self.batch_size / self.num_samples, 1.0 / self.batch_size
+        return draw.frozen()
 
     def update(self, draw: Draw, norms: Any) -> None:
         """Check `draw` and `norms` as every selection does; there is nothing to learn."""

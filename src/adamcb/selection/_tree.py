@@ -14,7 +14,8 @@ up, so that a search reads one array a level.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numba
 import numpy as np
@@ -28,7 +29,13 @@ _SUM, _LARGEST = 0, 1
 SMALLEST = 2.0**-1000
 _LOW, _HIGH = 2.0**-100, 2.0**100
 
-jit = numba.njit(cache=True, nogil=True, error_model="numpy")
+
+def jit(function: Callable[..., Any]) -> Any:
+    """Compile `function` at its first call, and keep the compiled code where there is a place for it."""
+    try:
+        return numba.njit(function, cache=True, nogil=True, error_model="numpy")
+    except RuntimeError:  # neither the package's folder nor the user's cache can be written
+        return numba.njit(function, nogil=True, error_model="numpy")
 
 
 class Tree(NamedTuple):

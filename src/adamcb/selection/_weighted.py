@@ -67,9 +67,6 @@ class WeightedSelection(BaseSelection):
         self._feedback.check(values)
         multiply(self._tree, self._positions(draw), self._feedback.factors(draw.probs, values))
 
-    def _samples_at(self, positions: np.ndarray) -> np.ndarray:
-        return positions if self._order is None else self._order[positions].astype(np.int64)
-
     def _positions(self, draw: Draw) -> np.ndarray:
         if self._position_of is None:
             return draw.indices

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import contextlib
 import math
 import os
 import time
@@ -18,9 +18,9 @@ from torch.optim import Optimizer
 from adamcb import _checks
 from adamcb.data import BanditLoader, SelectedBatch
 from adamcb.gradnorm import PerSampleNorms
-from adamcb.optim import AdamX
-from adamcb.selection import CombinatorialBandit, Draw, Selection, UniformSelection
-from adamcb.training import _checkpoint
+from adamcb.selection import Draw, Selection, UniformSelection
+from adamcb.training import _checkpoint, _state
+from adamcb.training._arguments import check_losses, device_of, optimizers_or_default, selection_or_default
 from adamcb.training._late import LateFeedback, refuse_nonfinite
 from adamcb.training._meter import Meter, TimedSelection
 
@@ -86,29 +86,21 @@ class AdamCB:
         feedback_delay: int | None = None,
         **loader_options: Any,
     ) -> None:
-        _checks.integer("batch_size", batch_size, low=1)
         self.model = model
-        self.device = _device_of(model) if device is None else torch.device(device)
-        if selection is None:
-            generator = torch.Generator().manual_seed(_checks.integer("seed", seed, low=0))
-            selection = CombinatorialBandit(len(dataset), batch_size, feedback="scale-free", generator=generator)
-        elif getattr(selection, "batch_size", batch_size) != batch_size:
-            raise ValueError(
-                f"`batch_size` must be the selection's, got batch_size={batch_size} and {selection.batch_size}."
-            )
-        self.selection: Selection = selection
-        self.meter = Meter(len(dataset), batch_size)
-        timed = TimedSelection(selection, self.meter)
-        self.loader = BanditLoader(dataset, timed, num_workers=num_workers, seed=seed, **loader_options)
-        self.optimizers = _optimizers(optimizer, model, lr)
-        if feedback_delay is None:
-            feedback_delay = 0 if self.device.type == "cpu" else 1
-        self._late = LateFeedback(_checks.integer("feedback_delay", feedback_delay, low=0), self._learn)
-        learns = norms is not None and not isinstance(selection, UniformSelection)
-        self._norms = PerSampleNorms(model, mode=norms) if learns and norms is not None else None
-        self._timed = timed
+        self.device = device_of(model) if device is None else torch.device(device)
+        self.selection = selection_or_default(selection, dataset, batch_size, seed)
+        self.meter = Meter(self.selection.num_samples, batch_size)
+        self._timed = TimedSelection(self.selection, self.meter)
+        self.loader = BanditLoader(dataset, self._timed, num_workers=num_workers, seed=seed, **loader_options)
+        self.optimizers = optimizers_or_default(optimizer, model, lr)
+        delay = (0 if self.device.type == "cpu" else 1) if feedback_delay is None else feedback_delay
+        self._late = LateFeedback(_checks.integer("feedback_delay", delay, low=0), self._learn)
+        learns = not isinstance(selection, UniformSelection)
+        self._norms = PerSampleNorms(model, mode=norms) if norms is not None and learns else None
         self.epoch = 0
-        self._draw: Draw | None = None  # of the batch that was handed out and not weighed yet
+        self._closed = False
+        self._resumed = False  # in the middle of an epoch
+        self._draw: Draw | None = None  # of the batch that was handed out last, until it is weighed
         self._weighed: list[_Weighed] = []  # batches since the last update
         self._taken: float | None = None  # when the last batch was handed out
 
@@ -124,28 +116,37 @@ class AdamCB:
     def __iter__(self) -> Iterator[SelectedBatch]:
         """Yield one epoch of chosen batches, or what is left of it after a checkpoint was loaded."""
         batches = iter(self.loader)
-        self.meter.start_epoch()
-        while True:
-            self._note_training()
-            start, selecting = time.perf_counter(), self.meter.seconds["selection"]
-            try:
-                batch = next(batches)
-            except StopIteration:
-                self.epoch += 1
-                return
-            self._draw = batch.draw
-            self.meter.note_draw(batch.draw)
-            batch = batch if self.device.type == "cpu" else batch.to(self.device, non_blocking=True)
-            self._taken = time.perf_counter()
-            drawing = self.meter.seconds["selection"] - selecting
-            self.meter.seconds["data"] += self._taken - start - drawing
+        if not self._resumed:
+            self.meter.start_epoch()
+        self._resumed = False
+        while (batch := self._next(batches)) is not None:
             yield batch
+        self.epoch += 1
 
-    def step(self, losses: Tensor) -> Tensor:
-        """Weigh the losses of the current batch, go backward, step and learn.
+    def _next(self, batches: Iterator[SelectedBatch]) -> SelectedBatch | None:
+        """Return the next batch, ready to be trained on."""
+        self._note_training()
+        start, drawing = time.perf_counter(), self.meter.seconds["selection"]
+        batch = next(batches, None)
+        if batch is None:
+            return None
+        if not self._weighed:
+            self._forget_gradients()
+        self._draw = batch.draw
+        self.meter.note_draw(batch.draw)
+        if self.device.type != "cpu":
+            batch = batch.to(self.device, non_blocking=True)
+        self._taken = time.perf_counter()
+        drawing = self.meter.seconds["selection"] - drawing
+        self.meter.seconds["data"] += self._taken - start - drawing
+        return batch
+
+    def step(self, losses: Tensor, *, draw: Draw | None = None) -> Tensor:
+        """Weigh the losses of a batch, go backward, step and learn.
 
         Args:
             losses: float[K], one loss per sample, in the order of the batch.
+            draw: As in `weigh`.
 
         Returns:
             The weighted loss, detached: an unbiased estimate of the mean loss over the dataset.
@@ -154,58 +155,88 @@ class AdamCB:
             ValueError: If `losses` is not one loss per sample.
             RuntimeError: If no batch is waiting, or it was weighed already.
             FloatingPointError: If a loss or a gradient norm is not finite. Parameters, optimizer and weights are as
-                before, unless `feedback_delay` is above 0.
+                before, unless `feedback_delay` is above 0. The batch is given up.
         """
-        loss = self.weigh(losses)
-        loss.backward()
+        loss = self.weigh(losses, draw=draw)
+        try:
+            loss.backward()
+        except BaseException:
+            self._weighed.clear()
+            raise
         self.update()
         return loss.detach()
 
-    def weigh(self, losses: Tensor, *, accumulate: int = 1) -> Tensor:
-        """Return Σ loss_weights·losses of the current batch, for you to go backward on.
+    def weigh(self, losses: Tensor, *, draw: Draw | None = None, accumulate: int = 1) -> Tensor:
+        """Return Σ loss_weights·losses of a batch, for you to go backward on.
 
         Args:
             losses: float[K], one loss per sample, in the order of the batch.
+            draw: `batch.draw` of the batch that these losses are of, where batches are taken ahead of training. None:
+                the batch that was taken last.
             accumulate: Over how many batches you add gradients up before `update`: the weights are divided by it, and
                 the sum is the mean of that many unbiased estimates.
 
         Returns:
             A scalar: an unbiased estimate of the mean loss over the dataset, divided by `accumulate`.
+
+        Raises:
+            ValueError, RuntimeError, FloatingPointError: As `step`; gradient norms are checked in `update`.
         """
-        if self._draw is None:
-            raise RuntimeError(
-                "`weigh` and `step` must be called once for each batch, and no batch is waiting. "
-                "Take one from the trainer: `for x, y in trainer`."
-            )
-        _check_losses(losses, len(self._draw))
-        factors = self._draw.loss_weights / _checks.integer("accumulate", accumulate, low=1)
-        dtype = losses.dtype if losses.dtype == torch.float64 else torch.float32
-        loss = (torch.from_numpy(factors).to(losses.device, dtype, non_blocking=True) * losses).sum()
-        immediate = losses.device.type == "cpu"
-        if immediate and not math.isfinite(loss.item()):
-            draw, self._draw = self._draw, None
-            refuse_nonfinite("loss", losses, draw)
-        unchecked = None if immediate else losses.detach()
-        self._weighed.append(_Weighed(self._draw, factors, unchecked))
-        self._draw = None
+        _checks.integer("accumulate", accumulate, low=1)
+        draw = self._waiting_draw() if draw is None else draw
+        check_losses(losses, len(draw))
+        dtype = torch.float64 if losses.dtype == torch.float64 else torch.float32
+        factors = torch.from_numpy(draw.loss_weights / accumulate).to(losses.device, dtype, non_blocking=True)
+        loss = (factors * losses).sum()
+        if draw is self._draw:
+            self._draw = None
+        if losses.device.type != "cpu":
+            self._weighed.append(_Weighed(draw, factors, losses.detach()))
+            return loss
+        if not math.isfinite(loss.item()):
+            refuse_nonfinite("loss", losses, draw.indices)
+        self._weighed.append(_Weighed(draw, factors))
         return loss
 
     def update(self, scaler: torch.amp.GradScaler | None = None) -> None:
-        """Step the optimizers on the gradients that are there, set them to None, and learn from the norms.
+        """Step the optimizers on the gradients that are there, and learn from the norms.
+
+        Gradients are set to None when the next batch is taken, so that you can look at them until then.
 
         Args:
             scaler: The GradScaler that scaled the loss: it makes the step (or skips it, when gradients overflowed; the
                 batch is then not learned from) and is updated.
+
+        Raises:
+            RuntimeError: If nothing was weighed since the last update, or `backward` is missing.
+            FloatingPointError: As `step`.
         """
         if not self._weighed:
             raise RuntimeError("`update` must follow `weigh` and `backward`, and nothing was weighed since the last.")
-        self._note_training()
         weighed, self._weighed = self._weighed, []
-        try:
-            self._feed_back(weighed, scaler)
-        except BaseException:
-            self._clear_gradients()
-            raise
+        norms = None if self._norms is None else _unweighted(self._norms.take(), weighed)
+        self._note_training()
+        if scaler is None:
+            self._report(weighed, norms)  # first, because what it refuses must not be stepped on
+            self._step_optimizers(None)
+            return
+        scale = _scale_of(scaler, self.device)
+        self._step_optimizers(scaler)
+        overflowed = _scale_of(scaler, self.device) < scale  # the trace that a skipped step leaves
+        self._report(weighed, None if norms is None else norms / scale, overflowed)
+
+    def _report(self, weighed: list[_Weighed], norms: Tensor | None, overflowed: Tensor | None = None) -> None:
+        """Send the feedback of these batches on its way, and apply what is due."""
+        unchecked = [batch.losses for batch in weighed if batch.losses is not None]
+        losses = torch.cat(unchecked) if unchecked else None
+        if norms is not None or losses is not None:
+            self._late.send([batch.draw for batch in weighed], norms, losses, overflowed)
+
+    def _learn(self, draw: Draw, norms: np.ndarray) -> None:
+        self._timed.update(draw, norms)
+        self.meter.note_norms(draw, norms)
+
+    def _step_optimizers(self, scaler: torch.amp.GradScaler | None) -> None:
         start = time.perf_counter()
         for optimizer in self.optimizers:
             if scaler is None:
@@ -214,29 +245,25 @@ class AdamCB:
                 scaler.step(optimizer)
         if scaler is not None:
             scaler.update()
-        self._clear_gradients()
         self.meter.seconds["step"] += time.perf_counter() - start
 
-    def _feed_back(self, weighed: list[_Weighed], scaler: torch.amp.GradScaler | None) -> None:
-        """Send the norms of these batches on their way, and apply those that are due."""
-        if self._norms is None:
-            return
-        scale = 1.0 if scaler is None else scaler.get_scale()
-        start = time.perf_counter()
-        norms = self._norms.take(scale * np.concatenate([batch.factors for batch in weighed]))
-        self.meter.seconds["forward_backward"] += time.perf_counter() - start
-        for batch, part in zip(weighed, norms.split(self.selection.batch_size), strict=True):
-            if scaler is None or bool(torch.isfinite(part).all()):
-                self._late.add(batch.draw, part, batch.losses)
-        self._late.deliver()
+    def _waiting_draw(self) -> Draw:
+        if self._closed:
+            raise RuntimeError("The trainer must not be closed, and `close` was called.")
+        if self._draw is None:
+            raise RuntimeError(
+                "`weigh` and `step` must be called once for each batch, and no batch is waiting. "
+                "Take one from the trainer: `for x, y in trainer`."
+            )
+        return self._draw
 
-    def _learn(self, draw: Draw, norms: np.ndarray) -> None:
-        self._timed.update(draw, norms)
-        self.meter.note_norms(draw, norms)
-
-    def _clear_gradients(self) -> None:
+    def _forget_gradients(self) -> None:
+        """Forget what is left of the step before, and gradients that somebody computed since."""
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
+        if self._norms is not None:
+            with contextlib.suppress(RuntimeError):  # there are none, or they could not be measured
+                self._norms.take()
 
     def _note_training(self) -> None:
         if self._taken is not None:
@@ -245,6 +272,7 @@ class AdamCB:
 
     def close(self) -> None:
         """Take the trainer off the model, which is then as it was. May be called twice."""
+        self._closed = True
         if self._norms is not None:
             self._norms.close()
 
@@ -255,75 +283,69 @@ class AdamCB:
         self.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Return all that is needed to continue bit for bit: model, optimizers, selection, position, generators.
+        """Return all that is needed to continue bit for bit.
+
+        That is: model, optimizers, selection, position in the epoch, feedback on its way, meter (without its seconds),
+        and the global generators of torch (the CPU's, and the device's), NumPy and Python, from which dropout and
+        random transforms draw. Learning-rate schedulers are yours to save: see `save`.
 
         Raises:
             RuntimeError: If a batch was taken and not trained on yet: save between steps.
         """
         if self._draw is not None or self._weighed:
             raise RuntimeError("A state must be saved between steps, and a batch is waiting for `step` or `update`.")
-        return self._collect()
+        return _state.collect(self._parts, self.epoch)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`. The next `for` over the trainer goes on in the middle of the epoch.
 
-        torch's global generators (the CPU's, and the device's) are set as they were, since dropout draws from them.
-
         Raises:
             ValueError: If the state does not fit. Nothing is changed then.
         """
-        keys = ("model", "optimizers", "selection", "loader", "late", "epoch", "generators")
-        if not isinstance(state, dict) or not set(keys) <= set(state):
-            raise ValueError(f"`state` must be a dict with the keys {', '.join(keys)}.")
-        if len(state["optimizers"]) != len(self.optimizers):
-            got = len(state["optimizers"])
-            raise ValueError(f"`state` must be of {len(self.optimizers)} optimizers, got one of {got}.")
-        before = copy.deepcopy(self._collect())
         try:
-            self._restore(state)
+            _state.restore(self._parts, state)
         except Exception as error:
-            self._restore(before)
             raise ValueError(f"`state` must fit this trainer: {error}") from error
+        self.epoch, self._resumed = state["epoch"], state["loader"]["in_epoch"]
         self._draw, self._taken = None, None
         self._weighed.clear()
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write a checkpoint. A crash while writing leaves the older file whole."""
-        _checkpoint.write(path, self.state_dict())
+    @property
+    def _parts(self) -> _state.Parts:
+        return _state.Parts(
+            self.model, self.optimizers, self.selection, self._late, self.meter, self.loader, self.device
+        )
 
-    def load(self, path: str | os.PathLike[str]) -> None:
+    def save(self, path: str | os.PathLike[str], extra: Any = None) -> None:
+        """Write a checkpoint. A crash while writing leaves the older file whole.
+
+        Args:
+            path: Where to. Its folder must exist.
+            extra: What else you need to continue, for instance `scheduler.state_dict()`: tensors, numbers, strings,
+                None, and lists, tuples and dicts of these.
+
+        Raises:
+            OSError: If it cannot be written.
+            TypeError: If `extra` holds something else. In both cases the older file is as it was.
+        """
+        _checkpoint.write(path, self.state_dict(), extra)
+
+    def load(self, path: str | os.PathLike[str]) -> Any:
         """Continue from a checkpoint; see `load_state_dict`. No code from the file is run.
+
+        Returns:
+            What `save` was given as `extra`.
 
         Raises:
             FileNotFoundError: If there is none.
-            ValueError: If the file is damaged, foreign, or does not fit. Nothing is changed then.
+            ValueError: If the file is damaged, foreign, of another format, or does not fit. Nothing is changed then.
         """
-        state = _checkpoint.read(path)
+        state, extra = _checkpoint.read(path)
         try:
             self.load_state_dict(state)
         except ValueError as error:
-            raise ValueError(f"The checkpoint {path} does not fit this trainer: {error}") from error
-
-    def _collect(self) -> dict[str, Any]:
-        return {
-            "model": self.model.state_dict(),
-            "optimizers": [optimizer.state_dict() for optimizer in self.optimizers],
-            "selection": self.selection.state_dict(),
-            "loader": self.loader.state_dict(),
-            "late": self._late.state_dict(),
-            "epoch": self.epoch,
-            "generators": _generator_states(self.device),
-        }
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        self.selection.load_state_dict(state["selection"])
-        self.loader.load_state_dict(state["loader"])
-        self._late.load_state_dict(state["late"])
-        self.model.load_state_dict(state["model"])
-        for optimizer, saved in zip(self.optimizers, state["optimizers"], strict=True):
-            optimizer.load_state_dict(saved)
-        self.epoch = _checks.integer("state['epoch']", state["epoch"], low=0)
-        _set_generator_states(self.device, state["generators"])
+            raise ValueError(f"The checkpoint {path} cannot be used. {error}") from error
+        return extra
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,52 +353,21 @@ class _Weighed:
     """A batch between `weigh` and `update`."""
 
     draw: Draw
-    factors: np.ndarray  # float64[K], what its losses were multiplied by
-    losses: Tensor | None  # where they could not be checked without waiting for the device
+    factors: Tensor  # float[K], what its losses were multiplied by
+    losses: Tensor | None = None  # where they could not be checked without waiting for the device
 
 
-def _check_losses(losses: Any, size: int) -> None:
-    if not isinstance(losses, Tensor):
-        raise TypeError(f"`losses` must be a tensor, got losses of type {type(losses).__name__}.")
-    if losses.dim() == 0:
-        raise ValueError(
-            'losses must be one per sample, got a single number. Compute them with reduction="none": '
-            'F.cross_entropy(model(x), y, reduction="none").'
+def _unweighted(norms: Tensor, weighed: list[_Weighed]) -> Tensor:
+    """Return the norms of the gradients of the losses, from those of the weighted losses."""
+    factors = torch.cat([batch.factors for batch in weighed]) if len(weighed) > 1 else weighed[0].factors
+    if len(norms) != len(factors):
+        raise RuntimeError(
+            "`update` must follow one forward and one `backward` of the model for every batch that was weighed, got "
+            f"{len(factors)} weighed samples and gradients of {len(norms)}."
         )
-    if losses.shape != (size,):
-        raise ValueError(
-            f"`losses` must have shape ({size},), one loss per sample, got losses of shape {tuple(losses.shape)}."
-        )
-    if not losses.requires_grad:
-        raise ValueError("`losses` must depend on the model's parameters, got losses without a gradient.")
+    return norms / factors.to(norms.device)
 
 
-def _device_of(model: nn.Module) -> torch.device:
-    parameter = next(model.parameters(), None)
-    return torch.device("cpu") if parameter is None else parameter.device
-
-
-def _optimizers(
-    optimizer: Optimizer | Sequence[Optimizer] | None, model: nn.Module, lr: float | Tensor
-) -> tuple[Optimizer, ...]:
-    if optimizer is None:
-        trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        return (AdamX(trainable, lr=lr, bias_correction=True),)
-    optimizers = (optimizer,) if isinstance(optimizer, Optimizer) else tuple(optimizer)
-    if not optimizers or not all(isinstance(one, Optimizer) for one in optimizers):
-        kinds = ", ".join(type(one).__name__ for one in optimizers) or "none"
-        raise TypeError(f"`optimizer` must be a torch.optim.Optimizer or several, got {kinds}.")
-    return optimizers
-
-
-def _generator_states(device: torch.device) -> dict[str, Tensor]:
-    states = {"cpu": torch.get_rng_state()}
-    if device.type != "cpu":
-        states["device"] = torch.get_device_module(device).get_rng_state(device)
-    return states
-
-
-def _set_generator_states(device: torch.device, states: dict[str, Tensor]) -> None:
-    torch.set_rng_state(states["cpu"])
-    if device.type != "cpu" and "device" in states:
-        torch.get_device_module(device).set_rng_state(states["device"], device)
+def _scale_of(scaler: torch.amp.GradScaler, device: torch.device) -> Tensor:
+    """Return the scale as a tensor on the device: `get_scale` would wait for it."""
+    return scaler.scale(torch.ones((), device=device))

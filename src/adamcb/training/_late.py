@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,24 +13,51 @@ from torch import Tensor
 
 from adamcb.selection import Draw
 
+_TENSORS = ("norms", "losses", "overflowed")
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The norms of one batch, perhaps still being copied; `losses` only where they were not checked before."""
+    """What one step of the optimizers brought. Its tensors are on the CPU, perhaps still being copied there.
 
-    draw: Draw
-    norms: Tensor
-    losses: Tensor | None
-    copied: Any  # an event of the device, or None
+    Attributes:
+        draws: The draws of its batches; more than one if gradients were accumulated.
+        norms: float[mK], the gradient norms of their samples. None: nothing is measured.
+        losses: float[mK], where they could not be checked without waiting for the device.
+        overflowed: bool[], with a GradScaler: whether it skipped the step.
+        copied: The device's event after the copies; None if there is nothing to wait for.
+    """
 
-    def read(self) -> np.ndarray:
-        """Wait for the copy and return float64[K]; raise if a norm or a loss is not finite."""
+    draws: tuple[Draw, ...]
+    norms: Tensor | None
+    losses: Tensor | None = None
+    overflowed: Tensor | None = None
+    copied: Any = None
+
+    def wait(self) -> Report:
+        """Return the report once its tensors have arrived."""
         if self.copied is not None:
             self.copied.synchronize()
+        return self
+
+    def read(self, age: int) -> list[tuple[Draw, np.ndarray]]:
+        """Return each draw with its norms, float64[K]; none of them if the step overflowed.
+
+        Raises:
+            FloatingPointError: If a norm or a loss is not finite.
+        """
+        self.wait()
+        indices = np.concatenate([draw.indices for draw in self.draws])
         if self.losses is not None:
-            refuse_nonfinite("loss", self.losses, self.draw)
-        refuse_nonfinite("gradient norm", self.norms, self.draw)
-        return self.norms.double().numpy()
+            refuse_nonfinite("loss", self.losses, indices, age)
+        if self.norms is None:
+            return []
+        if self.overflowed is None:
+            refuse_nonfinite("gradient norm", self.norms, indices, age)
+        elif bool(self.overflowed) or not bool(torch.isfinite(self.norms).all()):
+            return []
+        parts = np.split(self.norms.double().numpy(), len(self.draws))
+        return list(zip(self.draws, parts, strict=True))
 
 
 class LateFeedback:
@@ -38,38 +65,80 @@ class LateFeedback:
 
     def __init__(self, delay: int, apply: Callable[[Draw, np.ndarray], None]) -> None:
         self.delay, self._apply = delay, apply
-        self.waiting: deque[Report] = deque()
+        self._waiting: deque[Report] = deque()
 
-    def add(self, draw: Draw, norms: Tensor, losses: Tensor | None) -> None:
-        """Send norms on their way."""
-        copied = None
-        if norms.device.type != "cpu":
-            norms = norms.to("cpu", non_blocking=True)
-            losses = None if losses is None else losses.to("cpu", non_blocking=True)
-            copied = torch.Event(norms.device)
-            copied.record()
-        self.waiting.append(Report(draw, norms.detach(), None if losses is None else losses.detach(), copied))
+    def send(
+        self,
+        draws: Sequence[Draw],
+        norms: Tensor | None,
+        losses: Tensor | None = None,
+        overflowed: Tensor | None = None,
+    ) -> None:
+        """Send the report of a step on its way, and apply what was sent `delay` steps ago.
 
-    def deliver(self) -> None:
-        """Apply all reports but the last `delay`. One that cannot be used is dropped, and its error raised."""
-        while len(self.waiting) > self.delay:
-            report = self.waiting.popleft()
-            self._apply(report.draw, report.read())
+        A report that cannot be used is dropped whole, and its error raised: nothing of it is applied.
+        """
+        self._waiting.append(_start_copy(tuple(draws), norms, losses, overflowed))
+        while len(self._waiting) > self.delay:
+            report = self._waiting.popleft()
+            for draw, values in report.read(age=len(self._waiting)):
+                self._apply(draw, values)
 
     def state_dict(self) -> list[dict[str, Any]]:
-        """Return what is still on its way."""
-        return [{**report.draw.state_dict(), "norms": torch.from_numpy(report.read())} for report in self.waiting]
+        """Return what is still on its way, checked no sooner than it would have been."""
+        return [
+            {
+                "draws": [draw.state_dict() for draw in report.draws],
+                **{name: getattr(report, name) for name in _TENSORS},
+            }
+            for report in map(Report.wait, self._waiting)
+        ]
 
-    def load_state_dict(self, state: list[dict[str, Any]]) -> None:
-        """Continue from `state`."""
-        self.waiting = deque(Report(Draw.from_state(entry), entry["norms"], None, None) for entry in state)
+    def load_state_dict(self, state: Any, *, num_samples: int, batch_size: int) -> None:
+        """Continue from `state`; an error leaves everything as it was."""
+        if not isinstance(state, list):
+            raise ValueError(f"`state['late']` must be a list, got {type(state).__name__}.")
+        self._waiting = deque([_unpack(entry, num_samples, batch_size) for entry in state])
 
 
-def refuse_nonfinite(what: str, values: Tensor, draw: Draw) -> None:
-    """Raise unless all values are finite, naming the samples whose are not."""
-    bad = torch.nonzero(~torch.isfinite(values.detach())).flatten().tolist()
+def _start_copy(draws: tuple[Draw, ...], *tensors: Tensor | None) -> Report:
+    """Return the report, with the copies to the CPU begun but not awaited."""
+    far = [tensor.device for tensor in tensors if tensor is not None and tensor.device.type != "cpu"]
+    host = [None if tensor is None else tensor.detach().to("cpu", non_blocking=True) for tensor in tensors]
+    copied = None
+    if far:
+        copied = torch.Event(far[0])
+        copied.record(torch.accelerator.current_stream(far[0]))
+    return Report(draws, *host, copied=copied)
+
+
+def _unpack(entry: Any, num_samples: int, batch_size: int) -> Report:
+    if not isinstance(entry, dict) or not {"draws", *_TENSORS} <= set(entry):
+        raise ValueError(f"`state['late']` must hold dicts with the keys draws, {', '.join(_TENSORS)}.")
+    draws = tuple(Draw.from_state(draw, num_samples=num_samples, batch_size=batch_size) for draw in entry["draws"])
+    for name in ("norms", "losses"):
+        if entry[name] is not None and tuple(entry[name].shape) != (batch_size * len(draws),):
+            rule = f"be one number for each of {batch_size * len(draws)} samples"
+            raise ValueError(f"`state['late']['{name}']` must {rule}, got shape {tuple(entry[name].shape)}.")
+    return Report(draws, *(entry[name] for name in _TENSORS))
+
+
+def refuse_nonfinite(what: str, values: Tensor, indices: np.ndarray, age: int = 0) -> None:
+    """Raise unless all values are finite, naming the samples whose are not.
+
+    Args:
+        what: What the values are.
+        values: float[K].
+        indices: int64[K], the samples.
+        age: How many steps were made since.
+    """
+    values = values.detach()
+    bad = torch.nonzero(~torch.isfinite(values)).flatten().tolist()
     if not bad:
         return
-    first = ", ".join(f"{draw.indices[j]} ({what} {float(values[j])})" for j in bad[:5])
+    first = ", ".join(f"{indices[j]} ({float(values[j])})" for j in bad[:5])
     more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
-    raise FloatingPointError(f"The {what} must be finite for every sample, got samples {first}{more}.")
+    late = f" That was {age} steps ago (feedback_delay={age}): the model was trained on it." if age else ""
+    raise FloatingPointError(
+        f"The {what} of every sample must be finite, got samples {first}{more}; in brackets the {what}.{late}"
+    )

@@ -1,0 +1,207 @@
+// One chart: axes, lines, bands, a reference line; values under the pointer or the arrow keys; a window on x.
+//
+// A chart is told what to show by `update(spec)`:
+//   label            what it is, for people who do not see it
+//   x, y             { label, title(value), percent, log, whole, bounds }; of y at least `bounds` are shown
+//   lines            [{ name, style, points: [{ x, y, low, high, text }], quiet }]; `quiet` lines give no values
+//   areas            [{ style, points: [{ x, low, high }] }]
+//   reference        { y, label } or null
+//   shared           whether lines are measured at the same x
+
+let chartCount = 0;
+
+function createChart(host, { heightFor, zoom = false }) {
+  chartCount += 1;
+  const chart = { host, heightFor, zoom, id: `chart-${chartCount}`, spec: null, window: null, at: null };
+  chart.plot = html("div", { class: "plot", tabindex: "0", role: "application", "aria-roledescription": "chart" });
+  chart.tip = html("div", { class: "tip", hidden: true, "aria-hidden": "true" });
+  chart.spoken = html("div", { class: "unseen", "aria-live": "polite" });
+  chart.reset = html("button", { type: "button", class: "small reset", hidden: true }, "Show the whole range");
+  host.replaceChildren(chart.plot, chart.tip, chart.reset, chart.spoken);
+  chart.reset.addEventListener("click", () => setWindow(chart, null));
+  listenToPointer(chart);
+  chart.plot.addEventListener("keydown", (event) => onKey(chart, event));
+  chart.plot.addEventListener("blur", () => point(chart, null));
+  let width = 0;
+  new ResizeObserver(() => {
+    if (host.clientWidth === width) return;
+    width = host.clientWidth;
+    draw(chart);
+  }).observe(host);
+  chart.update = (spec, keepWindow = true) => {
+    chart.spec = spec;
+    chart.window = keepWindow ? chart.window : null;
+    draw(chart);
+  };
+  return chart;
+}
+
+function setWindow(chart, range) {
+  chart.window = range;
+  draw(chart);
+}
+
+const usable = (value, log) => value !== null && value !== undefined && Number.isFinite(value) && (!log || value > 0);
+
+function inWindow(chart, value) {
+  return !chart.window || (value >= chart.window[0] && value <= chart.window[1]);
+}
+
+// Smallest and largest of all that is drawn. On a log axis a band's negative end does not count.
+function extent(chart) {
+  const { spec } = chart;
+  const [xs, ys] = [[], []];
+  for (const { points } of [...spec.lines, ...(spec.areas ?? [])]) {
+    for (const { x, y, low, high } of points) {
+      if (!usable(x, false) || !inWindow(chart, x)) continue;
+      const values = [y, low, high].filter((value) => usable(value, spec.y.log));
+      if (values.length === 0) continue;
+      xs.push(x);
+      ys.push(...values);
+    }
+  }
+  if (xs.length === 0) return null;
+  if (spec.reference && usable(spec.reference.y, spec.y.log)) ys.push(spec.reference.y);
+  ys.push(...(spec.y.bounds ?? []));
+  const bounds = [xs, ys].map((list) =>
+    list.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]),
+  );
+  return { x: chart.window ?? bounds[0], y: bounds[1] };
+}
+
+function scales(chart, width) {
+  const { spec } = chart;
+  const height = chart.heightFor(width);
+  const bounds = extent(chart) ?? { x: [0, 1], y: spec.y.log ? [0.1, 1] : [0, 1], empty: true };
+  let [low, high] = bounds.y;
+  if (spec.y.log) [low, high] = [low / (high / low) ** 0.04, high * (high / low) ** 0.04];
+  const box = { top: 12, right: 14, bottom: 46, left: 62, width, height };
+  const y = makeScale({
+    low,
+    high: spec.y.percent && !spec.y.log ? Math.min(high, 1) : high,
+    from: height - box.bottom,
+    to: box.top,
+    log: spec.y.log,
+    wanted: Math.max(2, Math.floor((height - 60) / 52)),
+  });
+  const wanted = Math.max(2, Math.floor((width - 80) / 60));
+  const [from, to] = [box.left, width - box.right];
+  const x = makeScale({ low: bounds.x[0], high: bounds.x[1], from, to, wanted, whole: spec.x.whole, exact: true });
+  return { x, y, box, empty: bounds.empty };
+}
+
+function draw(chart) {
+  const width = chart.host.clientWidth;
+  if (!chart.spec || width === 0) return;
+  const { spec } = chart;
+  const scale = (chart.scale = scales(chart, width));
+  const { box } = scale;
+  const inner = {
+    x: box.left,
+    y: box.top,
+    width: width - box.left - box.right,
+    height: box.height - box.top - box.bottom,
+  };
+  const marks = svg("g", { "clip-path": `url(#${chart.id}-clip)` });
+  marks.append(...drawMarks(spec, scale));
+  chart.cursor = svg("g", { class: "cursor" });
+  const picture = svg(
+    "svg",
+    { width, height: box.height, viewBox: `0 0 ${width} ${box.height}`, "aria-hidden": "true" },
+    svg(
+      "defs",
+      {},
+      svg("clipPath", { id: `${chart.id}-clip` }, svg("rect", { ...inner, y: inner.y - 2, height: inner.height + 4 })),
+    ),
+    drawAxes(spec, scale),
+    marks,
+    chart.cursor,
+  );
+  if (scale.empty) {
+    picture.append(
+      svg("text", { class: "nothing", x: width / 2, y: box.height / 2 }, "Nothing to show of the methods switched on"),
+    );
+  }
+  chart.plot.replaceChildren(picture);
+  chart.plot.setAttribute("aria-label", `${spec.label}. The left and right arrow keys read the values.`);
+  chart.reset.hidden = !chart.window;
+  point(chart, null);
+}
+
+function drawAxes(spec, { x, y, box }) {
+  const group = svg("g", { class: "axes" });
+  const [bottom, right] = [box.height - box.bottom, box.width - box.right];
+  for (const { value, step } of y.ticks) {
+    const at = y.place(value);
+    group.append(
+      svg("line", { class: "grid", x1: box.left, x2: right, y1: at, y2: at }),
+      svg("text", { class: "tick y-tick", x: box.left - 8, y: at + 4 }, formatTick(value, step, spec.y.percent)),
+    );
+  }
+  for (const { value, step } of x.ticks) {
+    const at = x.place(value);
+    group.append(
+      svg("line", { class: "mark", x1: at, x2: at, y1: bottom, y2: bottom + 5 }),
+      svg("text", { class: "tick x-tick", x: at, y: bottom + 19 }, formatTick(value, step, false)),
+    );
+  }
+  const middle = (box.top + bottom) / 2;
+  group.append(
+    svg("line", { class: "mark", x1: box.left, x2: right, y1: bottom, y2: bottom }),
+    svg("text", { class: "axis-label x-label", x: (box.left + right) / 2, y: box.height - 8 }, spec.x.label),
+    svg("text", { class: "axis-label y-label", transform: `translate(13 ${middle}) rotate(-90)` }, spec.y.label),
+  );
+  return group;
+}
+
+function drawMarks(spec, { x, y, box }) {
+  const floor = box.height - box.bottom + 2;
+  const place = (value) => (usable(value, spec.y.log) ? y.place(value) : floor);
+  const nodes = [];
+  for (const { style, points } of [...(spec.areas ?? []), ...spec.lines]) {
+    const path = areaPath(points, x, place);
+    if (path) nodes.push(svg("path", { class: `area ${style}`, d: path }));
+  }
+  if (spec.reference && usable(spec.reference.y, spec.y.log)) {
+    const at = y.place(spec.reference.y);
+    nodes.push(svg("line", { class: "reference", x1: box.left, x2: box.width - box.right, y1: at, y2: at }));
+    nodes.push(
+      svg("text", { class: "reference-label", x: box.width - box.right - 4, y: at - 5 }, spec.reference.label),
+    );
+  }
+  for (const { name, style, points, quiet } of spec.lines) {
+    const good = (p) => usable(p.x, false) && usable(p.y, spec.y.log);
+    nodes.push(
+      svg("path", {
+        class: `line ${style}${quiet ? " quiet" : ""}`,
+        d: linePath(points, good, x, y),
+        "data-line": name,
+      }),
+    );
+    if (points.filter(good).length === 1) {
+      const only = points.find(good);
+      nodes.push(svg("circle", { class: `dot ${style}`, cx: x.place(only.x), cy: y.place(only.y), r: 3.5 }));
+    }
+  }
+  return nodes;
+}
+
+const pixel = (value) => value.toFixed(2);
+
+function linePath(points, good, x, y) {
+  let path = "";
+  let pen = false; // a value that is missing leaves a gap
+  for (const p of points) {
+    if (good(p)) path += `${pen ? "L" : "M"}${pixel(x.place(p.x))} ${pixel(y.place(p.y))}`;
+    pen = good(p);
+  }
+  return path;
+}
+
+function areaPath(points, x, place) {
+  const known = points.filter((p) => usable(p.x, false) && usable(p.low, false) && usable(p.high, false));
+  if (known.length < 2) return "";
+  const top = known.map((p) => `${pixel(x.place(p.x))} ${pixel(place(p.high))}`);
+  const bottom = known.map((p) => `${pixel(x.place(p.x))} ${pixel(place(p.low))}`).reverse();
+  return `M${[...top, ...bottom].join("L")}Z`;
+}

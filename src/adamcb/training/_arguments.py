@@ -1,0 +1,80 @@
+"""What a user gives to `AdamCB`: checked, and completed by defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.optimizer import _default_to_fused_or_foreach
+
+from adamcb import _checks
+from adamcb.optim import AdamX
+from adamcb.selection import CombinatorialBandit, Selection
+
+
+def check_losses(losses: Any, size: int) -> None:
+    """Raise unless `losses` is one loss for each of `size` samples, with a gradient."""
+    if not isinstance(losses, Tensor):
+        raise TypeError(f"`losses` must be a tensor, got losses of type {type(losses).__name__}.")
+    if losses.dim() == 0:
+        raise ValueError(
+            '`losses` must be one per sample, got a single number. Compute them with reduction="none": '
+            'F.cross_entropy(model(x), y, reduction="none").'
+        )
+    if losses.shape != (size,):
+        raise ValueError(
+            f"`losses` must have shape ({size},), one loss per sample, got losses of shape {tuple(losses.shape)}."
+        )
+    if not losses.requires_grad:
+        raise ValueError("`losses` must depend on the model's parameters, got losses without a gradient.")
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Return where the model's parameters are."""
+    parameter = next(model.parameters(), None)
+    return torch.device("cpu") if parameter is None else parameter.device
+
+
+def selection_or_default(selection: Selection | None, dataset: Any, batch_size: int, seed: int) -> Selection:
+    """Return `selection`, or the default one for this dataset."""
+    _checks.integer("batch_size", batch_size, low=1)
+    if selection is None:
+        generator = torch.Generator().manual_seed(_checks.integer("seed", seed, low=0))
+        return CombinatorialBandit(_length(dataset), batch_size, feedback="scale-free", generator=generator)
+    if not isinstance(selection, Selection):
+        raise TypeError(f"`selection` must be a Selection, got selection of type {type(selection).__name__}.")
+    if selection.batch_size != batch_size:
+        raise ValueError(f"`batch_size` must be the selection's, {selection.batch_size}, got batch_size={batch_size}.")
+    return selection
+
+
+def _length(dataset: Any) -> int:
+    length = len(dataset) if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__") else None
+    if length is None:
+        raise TypeError(
+            f"`dataset` must be map-style, with `__getitem__` and `__len__`, got dataset of type {type(dataset).__name__}."
+        )
+    if length == 0:
+        raise ValueError("`dataset` must not be empty, got len(dataset)=0.")
+    return length
+
+
+def optimizers_or_default(
+    optimizer: Optimizer | Sequence[Optimizer] | None, model: nn.Module, lr: float | Tensor
+) -> tuple[Optimizer, ...]:
+    """Return the given optimizers, or the default one for all that is trainable."""
+    if optimizer is None:
+        trainable: list[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        # torch would take the slower loop on the CPU.
+        fused, _ = _default_to_fused_or_foreach(trainable, differentiable=False, use_fused=True)
+        return (AdamX(trainable, lr=lr, bias_correction=True, fused=fused or None),)
+    optimizers = (optimizer,) if isinstance(optimizer, Optimizer) else tuple(optimizer)
+    if not optimizers or not all(isinstance(one, Optimizer) for one in optimizers):
+        kinds = ", ".join(type(one).__name__ for one in optimizers) or "none"
+        raise TypeError(f"`optimizer` must be a torch.optim.Optimizer or several, got {kinds}.")
+    if any(isinstance(one, torch.optim.LBFGS) for one in optimizers):
+        raise TypeError("`optimizer` must step without a closure, got LBFGS.")
+    return optimizers

@@ -1,0 +1,88 @@
+"""The report in a real browser, from folders out of the ordinary: hostile names, one run, runs that diverged."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from selenium.webdriver import Chrome
+from selenium.webdriver.common.by import By
+
+from adamcb.lab.report import write_report
+from tests.lab.browser import open_browser
+from tests.lab.report_folder import EPOCHS, METHODS, shared_sample
+from tests.lab.report_page import chip, curve_names, find, hover, open_page, tip_rows
+
+Line = dict[str, str]
+HOSTILE = ('<script>document.title="evil"</script>', "__proto__", '"><img src=x onerror=document.title="evil">')
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chrome]:
+    with open_browser(tmp_path_factory.mktemp("profile")) as chrome:
+        yield chrome
+
+
+@pytest.fixture
+def altered(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(shared_sample(), tmp_path / "results"))
+
+
+def rewrite(folder: Path, name: str, change: Callable[[Line], Line]) -> None:
+    """Change every line of a CSV file; one that comes back empty is left out."""
+    with (folder / name).open(newline="") as file:
+        rows = [changed for row in csv.DictReader(file) if (changed := change(row))]
+    with (folder / name).open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        writer.writerows(rows)
+
+
+def test_hostile_names_are_shown_and_do_nothing(browser: Chrome, altered: Path) -> None:
+    names = dict(zip(METHODS, HOSTILE, strict=False))
+    for file in ("results.csv", "selection.csv"):
+        rewrite(altered, file, lambda row: {**row, "method": names.get(row["method"], row["method"])})
+    (altered / "chosen" / "adambs-corrected-seed0.npz").rename(altered / "chosen" / "__proto__-seed0.npz")
+    config = json.loads((altered / "config.json").read_text())
+    config.update(class_names=[HOSTILE[0]] * 10, dataset=HOSTILE[2], notes=list(HOSTILE), **{HOSTILE[0]: HOSTILE[2]})
+    (altered / "config.json").write_text(json.dumps(config))
+    open_page(browser, write_report(altered))
+    assert set(HOSTILE) < set(curve_names(browser))
+    chip(browser, "__proto__").click()
+    assert "__proto__" not in curve_names(browser)
+    hover(browser, 0.5)
+    assert HOSTILE[0] in tip_rows(browser)
+    assert browser.title.startswith("logistic on")
+    assert not browser.find_elements(By.CSS_SELECTOR, "img[src=x]")
+    assert browser.get_log("browser") == []
+
+
+def test_one_seed_of_one_method_for_one_epoch_is_drawn(browser: Chrome, altered: Path) -> None:
+    keep = ("adam", "0", "1")
+    rewrite(altered, "results.csv", lambda row: row if (row["method"], row["seed"], row["epoch"]) == keep else {})
+    (altered / "selection.csv").unlink()
+    shutil.rmtree(altered / "chosen")
+    open_page(browser, write_report(altered))
+    assert curve_names(browser) == ["adam"]
+    assert len(browser.find_elements(By.CSS_SELECTOR, "#curves-chart .dot")) == 1
+    hover(browser, 0.5)
+    assert "±" not in tip_rows(browser)["adam"]
+    assert browser.get_log("browser") == []
+
+
+def test_diverged_run_leaves_a_gap_and_is_told(browser: Chrome, altered: Path) -> None:
+    def diverge(row: Line) -> Line:
+        lost = row["method"] == "adam" and (row["epoch"] == "2" or (row["epoch"] == "3" and row["seed"] == "1"))
+        return {**row, "train_loss": "nan"} if lost else row
+
+    rewrite(altered, "results.csv", diverge)
+    open_page(browser, write_report(altered))
+    path = find(browser, "#curves-chart path[data-line=adam]").get_attribute("d") or ""
+    assert path.count("M") == 2
+    hover(browser, 3 / EPOCHS)
+    assert tip_rows(browser)["adam"].endswith("(1 of 2 seeds)")
+    assert browser.get_log("browser") == []

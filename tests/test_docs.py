@@ -1,0 +1,41 @@
+"""What the documents say is so: their links lead somewhere, and their Python runs."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/*.md")]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text(encoding="utf-8")):
+        if not target.startswith(("http://", "https://")):
+            assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_python_in_documents_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
+        exec(compile(SETTING + block, str(page), "exec"), {})
+
+
+# What the examples take for granted: a model, a dataset, a batch.
+SETTING = """
+import torch
+import torch.nn.functional as F
+from torch import nn
+model = nn.Sequential(nn.Flatten(), nn.Linear(16, 10))
+train_set = torch.utils.data.TensorDataset(torch.rand(300, 1, 4, 4), torch.arange(300) % 10)
+x, y, weights = *train_set[:8], torch.ones(8)
+"""
+
+
+def test_named_tests_exist():
+    page = (ROOT / "docs" / "paper.md").read_text(encoding="utf-8")
+    for file, test in re.findall(r"`(test_\w+\.py)::(test_\w+)`", page):
+        source = (ROOT / "tests" / "selection" / file).read_text(encoding="utf-8")
+        assert f"def {test}(" in source, test

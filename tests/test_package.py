@@ -1,0 +1,83 @@
+"""The house as a whole: its public names, and which room may know which."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import adamcb
+
+SOURCE = Path(adamcb.__file__).parent
+# What each room may import of the others. `_checks` is open to all.
+MAY_KNOW = {
+    "selection": set(),
+    "gradnorm": set(),
+    "optim": set(),
+    "data": {"selection"},
+    "training": {"data", "selection", "gradnorm", "optim"},
+    "theory": {"selection", "optim"},
+    "integrations": {"training", "data", "selection", "gradnorm", "optim"},
+    "lab": {"training", "data", "selection", "gradnorm", "optim", "theory", "integrations"},
+}
+
+
+def imported_rooms(file: Path) -> set[str]:
+    names = []
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            names += [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names += [f"{node.module}.{alias.name}" for alias in node.names]
+    parts = [name.split(".") for name in names if name.startswith("adamcb.")]
+    return {part[1] for part in parts if (SOURCE / part[1]).is_dir()}
+
+
+@pytest.mark.parametrize("room", sorted(room.name for room in SOURCE.iterdir() if (room / "__init__.py").exists()))
+def test_imports_go_one_way(room):
+    for file in (SOURCE / room).rglob("*.py"):
+        assert imported_rooms(file) <= MAY_KNOW[room] | {room}, file
+
+
+@pytest.mark.parametrize("name", adamcb.__all__)
+def test_every_public_name_is_documented(name):
+    assert getattr(adamcb, name).__doc__
+    page = Path(__file__).parent.parent / "docs" / "api.md"
+    assert f"`{name}" in page.read_text(encoding="utf-8")
+
+
+def test_importing_adamcb_needs_the_core_dependencies_only():
+    """And not torch's compiler, which takes longer to import than all the rest."""
+    unwanted = [
+        "sklearn",
+        "matplotlib",
+        "rich",
+        "PIL",
+        "pooch",
+        "lightning",
+        "transformers",
+        "torch._dynamo",
+        "adamcb.lab",
+    ]
+    code = f"import sys, adamcb; print([name for name in {unwanted} if name in sys.modules])"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "[]"
+
+
+def calls(node: ast.AST) -> Iterator[str]:
+    """What is called below `node`. A worker process is the loader's own, and so are its generators."""
+    if isinstance(node, ast.FunctionDef) and node.name == "seed_worker":
+        return
+    if isinstance(node, ast.Call):
+        yield ast.unparse(node.func)
+    for child in ast.iter_child_nodes(node):
+        yield from calls(child)
+
+
+def test_library_code_does_not_print_or_seed():
+    forbidden = {"print", "torch.manual_seed", "torch.seed", "np.random.seed", "random.seed"}
+    for file in SOURCE.rglob("*.py"):
+        if "lab" not in file.relative_to(SOURCE).parts:
+            assert not forbidden & set(calls(ast.parse(file.read_text(encoding="utf-8")))), file

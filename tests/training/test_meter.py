@@ -1,0 +1,136 @@
+"""The meter's readings against exact values on a problem small enough to compute them."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from pytest import approx
+
+from adamcb import AdamCB, CombinatorialBandit, ReplacementBandit, UniformSelection
+from adamcb.training import Meter
+from tests.problems import SMALL_WEIGHTS, draw_of
+from tests.selection.enumeration import fast_distribution
+from tests.training.problem import digits, losses_of, mlp, train
+
+NORMS = np.array([0.5, 3.0, 0.0, 1.0, 10.0, 0.1, 2.0])
+GAMMA = 0.4
+
+
+def outcomes(weights: np.ndarray, batch_size: int) -> tuple[CombinatorialBandit, list]:
+    bandit = CombinatorialBandit(7, batch_size, exploration=GAMMA)
+    bandit.weights = weights
+    probs = bandit.inclusion_probs()
+    chances = fast_distribution(weights, batch_size, GAMMA).items()
+    return bandit, [(c, draw_of(bandit, sorted(s), probs)) for s, c in chances]
+
+
+def averages_after(draw, norms) -> tuple[float, float]:
+    """Return what one batch adds to the two averages."""
+    meter = Meter(7, len(draw))
+    meter.note_norms(draw, norms)
+    return meter._average["ours"] / (1 - meter.memory), meter._average["uniform"] / (1 - meter.memory)
+
+
+@pytest.mark.parametrize("name", SMALL_WEIGHTS)
+@pytest.mark.parametrize("batch_size", [1, 3, 6])
+def test_both_second_moments_are_estimated_without_bias(name, batch_size):
+    bandit, batches = outcomes(SMALL_WEIGHTS[name], batch_size)
+    ours = uniform = 0.0
+    for chance, draw in batches:
+        parts = averages_after(draw, NORMS[draw.indices])
+        ours, uniform = ours + chance * parts[0], uniform + chance * parts[1]
+    assert ours == approx(np.sum(NORMS**2 / bandit.inclusion_probs()), rel=1e-10)
+    assert uniform == approx(np.sum(NORMS**2) * 7 / batch_size, rel=1e-10)
+
+
+def test_the_second_moment_settles_at_the_exact_ratio(generator):
+    bandit = CombinatorialBandit(7, 3, exploration=0.2, generator=generator)
+    bandit.weights = NORMS + 0.1
+    meter, readings = Meter(7, 3), []
+    for _ in range(4000):
+        draw = bandit.draw()
+        meter.note_norms(draw, NORMS[draw.indices])
+        readings.append(meter.second_moment)
+    probs = bandit.inclusion_probs()
+    exact = np.sum(NORMS**2 / probs) / (np.sum(NORMS**2) * 7 / 3)
+    settled = np.array(readings[500:])
+    # A reading remembers about 100 batches: these are about 35 independent ones.
+    assert settled.mean() == approx(exact, abs=5 * settled.std() / math.sqrt(35))
+    assert exact < 0.7
+    assert meter.as_dict()["variance_reduction"] == 1.0 - meter.second_moment
+
+
+@pytest.mark.parametrize("make", [CombinatorialBandit, ReplacementBandit])
+def test_coverage_largest_weight_and_effective_sample_size_are_exact(make, generator):
+    selection = make(50, 8, generator=generator)
+    selection.weights = np.linspace(0.1, 5.0, 50)
+    meter, seen, largest, size, trust = Meter(50, 8), set(), 0.0, 0.0, 0.0
+    for step in range(1, 7):
+        draw = selection.draw()
+        meter.note_draw(draw)
+        seen |= set(draw.indices.tolist())
+        largest = max(largest, *(8 * draw.loss_weights))
+        size = 0.98 * size + 0.02 * sum(draw.loss_weights) ** 2 / sum(draw.loss_weights**2)
+        trust = 0.98 * trust + 0.02
+        now = meter.as_dict()
+        assert now["steps"] == step
+        assert now["coverage"] == len(seen) / 50
+        assert now["largest_weight"] == approx(largest, rel=1e-12)
+        assert now["effective_sample_size"] == approx(size / trust, rel=1e-12)
+    meter.start_epoch()
+    assert meter.as_dict()["coverage"] == 0.0
+    assert math.isnan(meter.as_dict()["largest_weight"])
+
+
+def test_uniform_sampling_reads_as_uniform():
+    with AdamCB(mlp(), digits(96), 8, selection=UniformSelection(96, 8)) as trainer:
+        for x, y in trainer:
+            trainer.step(losses_of(trainer.model, x, y))
+    now = trainer.meter.as_dict()
+    assert now["coverage"] == 1.0
+    assert now["largest_weight"] == approx(1.0)
+    assert now["effective_sample_size"] == approx(8.0)
+    assert math.isnan(now["second_moment"])  # nothing is measured
+
+
+def test_in_training_it_reads_below_1_once_weights_have_learned():
+    with AdamCB(mlp(), digits(300), 16, lr=0.01) as trainer:
+        train(trainer, 200)
+    now = trainer.meter.as_dict()
+    assert 0.0 < now["second_moment"] < 0.9
+    assert 1.0 < now["effective_sample_size"] < 16.0
+    assert now["largest_weight"] > 1.0
+
+
+def test_an_epoch_starts_anew_and_seconds_add_up():
+    trainer = AdamCB(mlp(), digits(100), 8)
+    for _ in range(2):
+        for x, y in trainer:
+            trainer.step(losses_of(trainer.model, x, y))
+        assert trainer.meter.as_dict()["coverage"] <= 96 / 100
+    now = trainer.meter.as_dict()
+    assert now["steps"] == 24
+    seconds = [now[f"seconds_{room}"] for room in ("selection", "data", "forward_backward", "step")]
+    assert all(value > 0.0 for value in seconds)
+
+
+def test_it_prints_as_one_line():
+    trainer = AdamCB(mlp(), digits(100), 8)
+    assert "nan" in str(trainer.meter)
+    train(trainer, 3)
+    line = str(trainer.meter)
+    assert line.startswith("step 3: variance reduction")
+    assert "\n" not in line
+    assert sum(int(part.split()[-2]) for part in line.split("; ")[1].split(",")) == approx(100, abs=2)
+
+
+@pytest.mark.parametrize("num_samples", [7, 8, 1001])
+def test_its_state_is_saved(num_samples, generator):
+    selection = CombinatorialBandit(num_samples, 3, generator=generator)
+    meter, fresh = Meter(num_samples, 3), Meter(num_samples, 3)
+    for _, draw in zip(range(5), itertools.repeat(selection.draw()), strict=False):
+        meter.note_draw(draw)
+        meter.note_norms(draw, np.array([1.0, 2.0, 3.0]))
+    fresh.load_state_dict(meter.state_dict())
+    assert {**fresh.as_dict()} == {**meter.as_dict()}

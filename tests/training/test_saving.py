@@ -1,0 +1,271 @@
+"""Checkpoints: whole or not at all, refused when they do not fit, and then nothing is changed."""
+
+import copy
+import os
+import pickle
+import random
+import resource
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from adamcb import AdamCB, CombinatorialBandit, UniformSelection
+from adamcb.training import _checkpoint
+from tests.training.problem import digits, losses_of, mlp, plain, snapshot, train
+
+K = 8
+
+
+def make(count: int = 100, batch_size: int = K, model: nn.Module | None = None, **options) -> AdamCB:
+    return AdamCB(mlp() if model is None else model, digits(count), batch_size, lr=0.01, **options)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "checkpoint.pt"
+
+
+def readings(trainer: AdamCB) -> dict[str, float]:
+    return {name: value for name, value in trainer.meter.as_dict().items() if not name.startswith("seconds")}
+
+
+@pytest.mark.parametrize("steps", [0, 1, 5, 12, 13, 30])
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_a_loaded_checkpoint_goes_on_bit_for_bit(path, steps, num_workers):
+    through = make(num_workers=num_workers)
+    done, history, saved = 0, [], False
+    for _ in range(3):
+        if steps == 0 and not saved:
+            through.save(path)
+            saved = True
+        for x, y in through:
+            history.append(through.step(losses_of(through.model, x, y)).item())
+            done += 1
+            if done == steps:
+                through.save(path, extra={"done": done})
+                saved = True
+    resumed = make(model=mlp(seed=1), seed=9, num_workers=num_workers)
+    assert resumed.load(path) == ({"done": steps} if steps else None)
+    again = []
+    for _ in range(resumed.epoch, 3):
+        again += [resumed.step(losses_of(resumed.model, x, y)).item() for x, y in resumed]
+    assert again == history[steps:]
+    assert snapshot(resumed) == snapshot(through)
+    assert readings(resumed) == pytest.approx(readings(through), nan_ok=True, rel=0, abs=0)
+    assert resumed.epoch == through.epoch == 3
+
+
+def test_global_generators_are_saved(path):
+    trainer = make()
+    trainer.save(path)
+    expected = torch.rand(1).item(), np.random.rand(), random.random()
+    torch.rand(3), np.random.rand(3), random.random()
+    trainer.load(path)
+    assert (torch.rand(1).item(), np.random.rand(), random.random()) == expected
+
+
+def test_a_state_in_memory_is_not_shared_after_loading():
+    trainer = make()
+    train(trainer, 3)
+    state = copy.deepcopy(trainer.state_dict())
+    first = [(trainer.load_state_dict(state), train(trainer, 5))[1] for _ in range(2)]
+    assert first[0] == first[1]
+
+
+def test_saving_amid_a_step_is_an_error(path):
+    trainer = make()
+    x, y = next(iter(trainer))
+    with pytest.raises(RuntimeError, match="between steps"):
+        trainer.save(path)
+    trainer.weigh(losses_of(trainer.model, x, y)).backward()
+    with pytest.raises(RuntimeError, match="between steps"):
+        trainer.save(path)
+    trainer.update()
+    trainer.save(path)
+
+
+def older(path):
+    content = torch.load(path, weights_only=True)
+    torch.save({**content, "format": 0}, path)
+
+
+def rewritten(change):
+    def damage(path):
+        content = torch.load(path, weights_only=True)
+        change(content["state"])
+        torch.save(content, path)
+
+    return damage
+
+
+class Bomb:
+    def __reduce__(self):
+        return (os.mkdir, ("exploded",))
+
+
+def foreign_state(path):
+    torch.save(mlp().state_dict(), path)
+
+
+DAMAGES = {
+    "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-2000]), "damaged, or no checkpoint of adamcb"),
+    "empty": (lambda path: path.write_bytes(b""), "damaged, or no checkpoint of adamcb"),
+    "text": (lambda path: path.write_text("hello"), "damaged, or no checkpoint of adamcb"),
+    "pickle": (lambda path: path.write_bytes(pickle.dumps({"a": 1})), "no checkpoint of adamcb"),
+    "code": (lambda path: torch.save(Bomb(), path), "damaged, or no checkpoint of adamcb"),
+    "another torch file": (foreign_state, "no checkpoint of adamcb"),
+    "an older format": (older, "must have format 1, got format 0"),
+    "a part missing": (rewritten(lambda state: state.pop("late")), "must be a dict with the keys"),
+    "a bad epoch": (rewritten(lambda state: state.update(epoch="first")), "epoch must be an integer"),
+    "a bad position": (rewritten(lambda state: state["loader"].update(position=99)), "position"),
+    "bad weights": (rewritten(lambda state: state["selection"]["weights"].fill_(float("nan"))), "weights"),
+    "a bad meter": (rewritten(lambda state: state["meter"].pop("average")), "average"),
+    "bad generators": (rewritten(lambda state: state["generators"].update(torch=torch.zeros(3))), "fit this trainer"),
+    "bad optimizer": (rewritten(lambda state: state["optimizers"][0]["state"]["state"][0].pop("step")), "step"),
+}
+
+
+@pytest.mark.parametrize("name", DAMAGES)
+def test_a_file_that_is_no_good_is_named_and_nothing_is_changed(path, name, monkeypatch):
+    monkeypatch.chdir(path.parent)
+    damage, message = DAMAGES[name]
+    other = make()
+    train(other, 5)
+    other.save(path)
+    damage(path)
+    refused(make(model=mlp(seed=1), seed=1), path, message)
+    assert not (path.parent / "exploded").exists()
+
+
+MISFITS = {
+    "another n": (lambda: make(count=99), r"num_samples=99, got num_samples=100"),
+    "another K": (lambda: make(batch_size=9), r"batch_size=9, got batch_size=8"),
+    "another model": (lambda: make(model=mlp(width=9)), "size mismatch"),
+    "other layers": (lambda: make(model=nn.Sequential(*mlp(), nn.Linear(10, 10))), "Missing key"),
+    "another selection": (lambda: make(selection=UniformSelection(100, K)), "kind='UniformSelection'"),
+    "another feedback": (lambda: make(selection=CombinatorialBandit(100, K)), "feedback"),
+    "another optimizer": (
+        lambda: (lambda model: make(model=model, optimizer=torch.optim.SGD(model.parameters())))(mlp()),
+        "optimizers SGD, got AdamX",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", MISFITS)
+def test_a_checkpoint_of_something_else_is_named_and_nothing_is_changed(path, name):
+    other = make()
+    train(other, 5)
+    other.save(path)
+    build, message = MISFITS[name]
+    refused(build(), path, message)
+
+
+def refused(trainer: AdamCB, path, message: str) -> None:
+    """Assert that `path` is refused in the middle of an epoch, which then goes on as if nothing had been."""
+    undisturbed = copy.deepcopy([train(trainer, 3), trainer.state_dict()])[1]
+    batches = iter(trainer)
+    trainer.step(losses_of(trainer.model, *next(batches)))
+    state = copy.deepcopy(trainer.state_dict())
+    with pytest.raises(ValueError, match=message) as caught:
+        trainer.load(path)
+    assert str(path) in str(caught.value)
+    assert plain(trainer.state_dict()) == plain(state)
+    trainer.step(losses_of(trainer.model, *next(batches)))  # the running loop has not ended
+    after = snapshot(trainer)
+    trainer.load_state_dict(undisturbed)
+    train(trainer, 2)
+    assert snapshot(trainer) == after
+
+
+def test_a_missing_file_is_an_error(path):
+    with pytest.raises(FileNotFoundError, match="There is no checkpoint at"):
+        make().load(path)
+
+
+def test_extra_must_be_readable_without_code_and_the_older_file_stays(path):
+    trainer = make()
+    trainer.save(path, extra={"best": 0.5, "lr": [1e-3, None], "mask": torch.ones(3)})
+    older = path.read_bytes()
+    with pytest.raises(TypeError, match="A checkpoint must hold tensors, numbers"):
+        trainer.save(path, extra=Bomb())
+    assert path.read_bytes() == older
+    assert list(path.parent.iterdir()) == [path]
+
+
+def test_a_link_stays_a_link_and_permissions_are_the_usual_ones(path):
+    link = path.with_name("latest.pt")
+    make().save(path)
+    link.symlink_to(path.name)
+    trainer = make()
+    train(trainer, 2)
+    trainer.save(link)
+    assert link.is_symlink()
+    fresh = make()
+    fresh.load(path)
+    assert snapshot(fresh) == snapshot(trainer)
+    plain = path.with_name("plain")
+    plain.touch()
+    assert path.stat().st_mode == plain.stat().st_mode
+
+
+def test_a_write_that_fails_leaves_the_older_file_and_nothing_else(path):
+    trainer = make()
+    trainer.save(path)
+    older = path.read_bytes()
+    train(trainer, 1)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(older) // 2, before[1]))
+    try:
+        with pytest.raises(OSError, match=r"The checkpoint .*checkpoint.pt could not be written"):
+            trainer.save(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert path.read_bytes() == older
+    assert list(path.parent.iterdir()) == [path]
+    with pytest.raises(OSError, match="could not be written"):
+        trainer.save(path.parent / "nowhere" / "checkpoint.pt")
+
+
+WRITER = """
+import sys, torch
+from adamcb.training import _checkpoint
+number = 0
+while True:
+    number += 1
+    _checkpoint.write(sys.argv[1], {"number": number, "data": torch.full((2_000_000,), float(number))})
+    print(number, flush=True)
+"""
+
+
+def test_a_kill_while_writing_leaves_a_whole_file(path):
+    rng, amid = random.Random(0), 0
+    draft = path.with_name(".checkpoint.pt.tmp")
+    for _ in range(3):
+        with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            last = int(process.stdout.readline())
+            deadline = time.monotonic() + 20.0
+            while not draft.exists() and time.monotonic() < deadline:
+                pass
+            time.sleep(rng.uniform(0.0, 0.01))
+            process.send_signal(signal.SIGKILL)
+            last = int((process.stdout.read().split() or [last])[-1])
+        amid += draft.exists()
+        state, _ = _checkpoint.read(path)
+        assert state["number"] >= last
+        assert (state["data"] == state["number"]).all()
+    assert amid > 0  # at least one kill came while a file was half written
+    _checkpoint.write(path, {})
+    assert not draft.exists()
+
+
+def test_a_checkpoint_is_a_plain_archive(path):
+    make().save(path)
+    assert zipfile.is_zipfile(path)
