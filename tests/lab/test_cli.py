@@ -65,7 +65,8 @@ def test_compare_writes_every_file_of_the_result_folder(small):
         assert "AdamCB (scale-free)" in (out / f"{name}.svg").read_text()
     assert "| Adam |" in (out / "summary.md").read_text()
     assert "AdamCB (scale-free)" in printed
-    assert str(out / "results.csv") in printed.replace("\n", "")
+    assert printed.endswith(f"report: {out / 'report.html'}\n")
+    assert "AdamCB (scale-free)" in (out / "report.html").read_text()
     leftovers = [path for path in out.rglob("*") if ".unfinished-" in path.name or path.suffix in (".tmp", ".pt")]
     assert leftovers == []
 
