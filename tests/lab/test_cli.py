@@ -1,5 +1,6 @@
 """`adamcb compare` end to end, and what it says when something is wrong."""
 
+import importlib.util
 import json
 import os
 import resource
@@ -33,7 +34,7 @@ BAD_OPTIONS = {
 REFUSED = {
     "batch of everything": (["--batch-size", "1438"], "`--batch-size` must be below the 1438 training images"),
     "device": (["--device", "cuda:77"], "`--device` must be one that torch can use here, got 'cuda:77'"),
-    "images too small": (["--model", "resnet18", "--dataset", "digits"], ""),
+    "images too small": (["--model", "convnext-base"], "`image_shape` must be at least 32×32 for ConvNeXt"),
     "model file": (["--model", "nowhere.py:model"], "must name an existing file"),
     "not a folder": (["--out", "/dev/null/results"], "Results cannot be written to /dev/null/results"),
 }
@@ -64,7 +65,8 @@ def test_compare_writes_every_file_of_the_result_folder(small):
         assert "AdamCB (scale-free)" in (out / f"{name}.svg").read_text()
     assert "| Adam |" in (out / "summary.md").read_text()
     assert "AdamCB (scale-free)" in printed
-    assert str(out / "results.csv") in printed.replace("\n", "")
+    assert printed.endswith(f"report: {out / 'report.html'}\n")
+    assert "AdamCB (scale-free)" in (out / "report.html").read_text()
     leftovers = [path for path in out.rglob("*") if ".unfinished-" in path.name or path.suffix in (".tmp", ".pt")]
     assert leftovers == []
 
@@ -203,15 +205,13 @@ def test_without_the_extra_the_message_names_it(tmp_path):
     assert finished.stderr == ("adamcb: the command line needs rich, not installed here: pip install 'adamcb[lab]'\n")
 
 
-def test_tensorboard_is_asked_for_by_name_or_writes_event_files(tmp_path):
-    options = ("compare", "--method", "adam", "--seeds", "1", "--steps", "2", "--out", tmp_path, "--tensorboard")
-    finished = run(*options)
-    try:
-        import tensorboard  # noqa: F401  # pyright: ignore[reportMissingImports]
-    except ImportError:
-        assert finished.returncode == 1
-        assert "pip install tensorboard" in finished.stderr
+def test_tensorboard_is_asked_for_by_name_or_writes_event_files(tmp_path, capsys):
+    options = ["compare", "--method", "adam", "--seeds", "1", "--steps", "2", "--out", str(tmp_path), "--tensorboard"]
+    code = main(options)
+    if importlib.util.find_spec("tensorboard") is None:
+        assert code == 1
+        assert "pip install tensorboard" in capsys.readouterr().err
         assert list(tmp_path.iterdir()) == []
     else:
-        assert finished.returncode == 0
+        assert code == 0
         assert len(list(tmp_path.glob("tensorboard/adam-seed0/events*"))) == 1

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import os
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +16,7 @@ from adamcb.lab.experiment import Experiment, digest
 from adamcb.lab.figures import draw_comparison
 from adamcb.lab.models import build_model
 from adamcb.lab.progress import make_display
+from adamcb.lab.report import write_report
 from adamcb.lab.results import RESULT_COLUMNS, SELECTION_COLUMNS, ResultFolder, Row, write_csv, write_json, write_text
 from adamcb.lab.tables import SUMMARY_COLUMNS, markdown_table, summarize
 from adamcb.lab.tensorboard import TensorBoardLog
@@ -63,10 +62,10 @@ def compare(experiment: Experiment, options: Options, console: Console) -> Compa
         LabError: An option, the data or the folder is not as it should be, or a run failed.
         KeyboardInterrupt: The runs were stopped; all is ready to go on.
     """
-    config = _prepare(experiment, options, console)
-    out = options.out or Path("adamcb-runs") / f"{Path(experiment.dataset).name}-{_stem(experiment)}-{digest(config)}"
     if options.tensorboard:
         TensorBoardLog.check()
+    config = _prepare(experiment, options, console)
+    out = options.out or Path("adamcb-runs") / f"{Path(experiment.dataset).name}-{_stem(experiment)}-{digest(config)}"
     folder = ResultFolder(out, config)
     try:
         _run_missing(experiment, options, folder, console)
@@ -148,9 +147,8 @@ def _finish(folder: ResultFolder) -> Comparison:
         write_csv(path / "summary.csv", SUMMARY_COLUMNS, summary)
         write_text(path / "summary.md", markdown_table(summary, config))
         figures = draw_comparison(path, results, config)
-        files = {"results": str(path / "results.csv"), "figures": str(figures[0])}
-        if importlib.util.find_spec("adamcb.lab.report") is not None:
-            files["report"] = str(importlib.import_module("adamcb.lab.report").write_report(path))
+        page = write_report(path)
     except OSError as error:
         raise LabError(f"Results cannot be written to {path}: {error}.") from error
+    files = {"results": str(path / "results.csv"), "figures": str(figures[0]), "report": str(page)}
     return Comparison(path, config, results, summary, files)

@@ -159,6 +159,8 @@ def _finish(figure: Figure, config: dict[str, Any], title: str, notes: Sequence[
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
     """Write a figure as PNG and SVG, each whole or not at all."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # laid out once for both
     paths = [folder / f"{name}.png", folder / f"{name}.svg"]
     for path in paths:
         with whole_file(path) as place:

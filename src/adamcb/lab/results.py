@@ -106,24 +106,26 @@ class ResultFolder:
 
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
         self.path, self.config = path, config
+        self._refuse_others()
         try:
             (path / RUNS).mkdir(parents=True, exist_ok=True)
-            self._lock = self._take_lock()
-            self._refuse_others()
-            self._sweep()
-            write_json(path / "config.json", config)
+            with contextlib.ExitStack() as on_error:
+                self._lock = on_error.enter_context((path / RUNS / "lock").open("w"))
+                self._take_lock()
+                self._refuse_others()  # again, now that nobody else can write
+                self._sweep()
+                write_json(path / "config.json", config)
+                on_error.pop_all()
         except OSError as error:
             raise LabError(f"Results cannot be written to {path}: {error}.") from error
 
-    def _take_lock(self) -> io.TextIOWrapper:
+    def _take_lock(self) -> None:
         # Held as long as the file is open; a killed process holds nothing.
-        lock = (self.path / RUNS / "lock").open("w")
         if fcntl is not None:
             try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise LabError(f"Another adamcb is writing to {self.path}; give another --out.") from error
-        return lock
 
     def _refuse_others(self) -> None:
         known = self.path / "config.json"

@@ -1,0 +1,63 @@
+"""Every figure of the paper, for one step on a tiny part of the data."""
+
+import os
+
+import pytest
+
+from adamcb.lab.cli import main
+from adamcb.lab.methods import METHODS
+from adamcb.lab.reproduce import FIGURES, NUMBERS, Scale, figure_names
+from tests.lab.commands import read_rows
+
+needs_data = pytest.mark.skipif("ADAMCB_DATA" not in os.environ, reason="set ADAMCB_DATA to the folder of the datasets")
+# Hundreds of millions of parameters: one method shows that the figure can be drawn.
+LARGE = ("convnext-base", "convnext-large")
+
+
+@needs_data
+@pytest.mark.parametrize("name", FIGURES)
+def test_every_figure_is_drawn(name, tmp_path, capfd):
+    options = ["--steps", "1", "--fraction", "0.002", "--batch-size", "8", "--seeds", "1", "--out", str(tmp_path)]
+    few = ["--method", "adamcb"] if name in LARGE else ["--method", "adam", "--method", "adamcb"]
+    options += few if name != "1" else []
+    assert main(["reproduce", name, *options]) == 0, capfd.readouterr().err
+    figure = FIGURES[name]
+    methods = [METHODS[method].label for method in (few[1::2] if name != "1" else figure.methods)]
+    drawn = (tmp_path / f"figure-{name}.svg").read_text()
+    for words in (
+        figure.title,
+        "0.2 % of the data",
+        "1 seed instead of 5",
+        "at most 1 step",
+        *methods,
+        *figure.datasets,
+    ):
+        assert words in drawn
+    assert (tmp_path / f"figure-{name}.png").stat().st_size > 10_000
+    for dataset in figure.datasets:
+        rows = read_rows(tmp_path / f"figure-{name}" / dataset / "results.csv")
+        assert [row["step"] for row in rows] == ["0", "1"] * len(methods)
+
+
+def test_full_scale_is_the_paper_s_setting():
+    assert Scale() == Scale(epochs=10, seeds=5, fraction=1.0, batch_size=128, max_steps=None)
+    assert Scale().reductions() == ""
+    assert Scale(4, 1, 0.02, 32).reductions() == (
+        "2 % of the data, 4 epochs instead of 10, 1 seed instead of 5, batches of 32 instead of 128"
+    )
+    for figure in FIGURES.values():
+        assert figure.quick.reductions()
+        assert {"adam", "adamx", "adambs-corrected", "adamcb"} <= set(figure.methods)
+
+
+def test_figures_have_names_and_numbers():
+    assert figure_names("all") == list(FIGURES)
+    assert [figure_names(str(number))[0] for number in range(1, 10)] == list(FIGURES)
+    assert NUMBERS["6"] == "logistic"
+
+
+def test_an_unknown_figure_is_an_error_that_lists_the_known(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["reproduce", "10"])
+    assert ended.value.code == 2
+    assert "`FIGURE` must be one of 1, 2, mlp, cnn, vgg, logistic, resnet18" in capsys.readouterr().err
