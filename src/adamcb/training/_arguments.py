@@ -54,9 +54,8 @@ def selection_or_default(selection: Selection | None, dataset: Any, batch_size: 
 def _length(dataset: Any) -> int:
     length = len(dataset) if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__") else None
     if length is None:
-        raise TypeError(
-            f"`dataset` must be map-style, with `__getitem__` and `__len__`, got dataset of type {type(dataset).__name__}."
-        )
+        kind = type(dataset).__name__
+        raise TypeError(f"`dataset` must be map-style, with `__getitem__` and `__len__`, got dataset of type {kind}.")
     if length == 0:
         raise ValueError("`dataset` must not be empty, got len(dataset)=0.")
     return length
