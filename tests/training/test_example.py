@@ -27,9 +27,9 @@ def test_it_differs_from_plain_pytorch_in_at_most_eight_lines():
 
 @pytest.mark.parametrize("name", ["mnist_plain.py", "mnist.py"])
 def test_it_runs_and_learns(name):
-    command = [sys.executable, EXAMPLES / name, "--dataset", "digits", "--epochs", "3", "--gamma", "0.9"]
+    command = [sys.executable, EXAMPLES / name, "--dataset", "digits", "--epochs", "2"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=200, check=False)
     assert done.returncode == 0, done.stderr
     accuracies = [float(value) for value in re.findall(r"accuracy: \d+/359 \((\d+\.\d)%\)", done.stdout)]
-    assert len(accuracies) == 3
-    assert accuracies[-1] > 85.0
+    assert len(accuracies) == 2
+    assert accuracies[-1] > 75.0
