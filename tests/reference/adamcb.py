@@ -20,8 +20,9 @@ from tests.reference.selection import SlowCombinatorialBandit, SlowReplacementBa
 class SlowTraining:
     """What AdamCB and AdamBS share: lines 3 to 8 of Algorithm 1. `draw` is line 2, and a subclass's."""
 
-    def __init__(self, model: nn.Module, loss_fn, x, y, **adamx) -> None:
-        self.model, self.loss_fn, self.x, self.y = copy.deepcopy(model), loss_fn, x, y
+    def __init__(self, model: nn.Module, loss_fn, data, **adamx) -> None:
+        self.model, self.loss_fn = copy.deepcopy(model), loss_fn
+        self.x, self.y = data
         self.adamx = SlowAdamX(self.parameters(), **adamx)
 
     def parameters(self) -> list[float]:
@@ -58,9 +59,9 @@ class SlowTraining:
 class SlowAdamCB(SlowTraining):
     """Algorithms 1, 2 and 7, with DepRound in a given order."""
 
-    def __init__(self, model, loss_fn, x, y, batch_size, exploration, feedback="bandit", **adamx) -> None:
-        super().__init__(model, loss_fn, x, y, **adamx)
-        self.bandit: SlowCombinatorialBandit = SlowCombinatorialBandit(len(x), batch_size, exploration, feedback)
+    def __init__(self, model, loss_fn, data, batch_size, exploration, feedback="bandit", **adamx) -> None:
+        super().__init__(model, loss_fn, data, **adamx)
+        self.bandit: SlowCombinatorialBandit = SlowCombinatorialBandit(len(self.x), batch_size, exploration, feedback)
 
     def draw(self, order: np.ndarray, uniforms: np.ndarray) -> tuple[list[int], list[float], list[float]]:
         probs, _ = self.bandit.probs()
@@ -75,9 +76,9 @@ class SlowAdamCB(SlowTraining):
 class SlowAdamBS(SlowTraining):
     """Algorithms 1, 4 and 5: K independent draws from probabilities that sum to 1."""
 
-    def __init__(self, model, loss_fn, x, y, batch_size, exploration, **adamx) -> None:
-        super().__init__(model, loss_fn, x, y, **adamx)
-        self.bandit: SlowReplacementBandit = SlowReplacementBandit(len(x), batch_size, exploration, "corrected")
+    def __init__(self, model, loss_fn, data, batch_size, exploration, **adamx) -> None:
+        super().__init__(model, loss_fn, data, **adamx)
+        self.bandit: SlowReplacementBandit = SlowReplacementBandit(len(self.x), batch_size, exploration, "corrected")
 
     def draw(self, uniforms: np.ndarray) -> tuple[list[int], list[float], list[float]]:
         probs = self.bandit.probs()
