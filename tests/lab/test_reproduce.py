@@ -17,7 +17,7 @@ LARGE = ("convnext-base", "convnext-large")
 @needs_data
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_is_drawn(name, tmp_path, capfd):
-    options = ["--steps", "1", "--fraction", "0.002", "--batch-size", "8", "--seeds", "1", "--out", str(tmp_path)]
+    options = ["--steps", "1", "--fraction", "0.0005", "--batch-size", "4", "--seeds", "1", "--out", str(tmp_path)]
     few = ["--method", "adamcb"] if name in LARGE else ["--method", "adam", "--method", "adamcb"]
     options += few if name != "1" else []
     assert main(["reproduce", name, *options]) == 0, capfd.readouterr().err
@@ -26,7 +26,7 @@ def test_every_figure_is_drawn(name, tmp_path, capfd):
     drawn = (tmp_path / f"figure-{name}.svg").read_text()
     for words in (
         figure.title,
-        "0.2 % of the data",
+        "0.05 % of the data",
         "1 seed instead of 5",
         "at most 1 step",
         *methods,

@@ -35,6 +35,9 @@ STOP, END = "stop", "end"
 # How long a worker may take to save itself before it is ended from outside; nothing is lost but the last epoch.
 PATIENCE_SECONDS = 20.0
 
+# Nobody compares the seconds of fewer steps, so they need no warming up.
+WORTH_TIMING = 10
+
 
 @dataclass(frozen=True)
 class Task:
@@ -164,7 +167,7 @@ def _work(job: Job, connection: Connection) -> None:
         data = load_dataset(job.experiment.dataset, data_dir=job.data_dir, fraction=job.experiment.fraction)
         warm: set[str] = set()
         while isinstance(task := connection.recv(), Task):
-            if task.method not in warm:
+            if task.method not in warm and job.experiment.total_steps(len(data.train)) >= WORTH_TIMING:
                 warm_up(job.experiment, get_method(task.method), data)
                 warm.add(task.method)
             _do(job, task, data, connection)
