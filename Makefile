@@ -22,7 +22,7 @@ run: install
 	$(BIN)/adamcb compare --out runs/digits
 
 test: install
-	$(BIN)/python -m pytest -q
+	$(BIN)/python -m pytest -q -n auto --dist loadfile
 
 lint: install
 	$(BIN)/ruff format --check .

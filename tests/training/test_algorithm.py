@@ -55,8 +55,7 @@ def compare(trainer: AdamCB, slow, numbers) -> None:
 @pytest.mark.parametrize(("make", "feedback"), [(mlp, "bandit"), (cnn, "bandit"), (cnn, "scale-free")])
 def test_200_steps_are_those_of_algorithm_1(make, feedback, generator):
     model, dataset = make(dtype=torch.float64), digits(N, torch.float64)
-    x, y = dataset.tensors
-    slow = SlowAdamCB(model, F.cross_entropy, x, y, K, GAMMA, feedback, lr=0.01)
+    slow = SlowAdamCB(model, F.cross_entropy, dataset.tensors, K, GAMMA, feedback, lr=0.01)
     selection = CombinatorialBandit(N, K, exploration=GAMMA, feedback=feedback, generator=generator)
     optimizer = AdamX(model.parameters(), lr=0.01)
     with AdamCB(model, dataset, K, selection=selection, optimizer=optimizer) as trainer:
@@ -66,8 +65,7 @@ def test_200_steps_are_those_of_algorithm_1(make, feedback, generator):
 
 def test_200_steps_are_those_of_adambs_corrected(generator):
     model, dataset = mlp(dtype=torch.float64), digits(N, torch.float64)
-    x, y = dataset.tensors
-    slow = SlowAdamBS(model, F.cross_entropy, x, y, K, GAMMA, lr=0.01)
+    slow = SlowAdamBS(model, F.cross_entropy, dataset.tensors, K, GAMMA, lr=0.01)
     selection = ReplacementBandit(N, K, exploration=GAMMA, generator=generator)
     optimizer = AdamX(model.parameters(), lr=0.01)
     with AdamCB(model, dataset, K, selection=selection, optimizer=optimizer) as trainer:
@@ -76,8 +74,7 @@ def test_200_steps_are_those_of_adambs_corrected(generator):
 
 def test_the_default_is_scale_free_feedback_with_a_bias_correction(generator):
     model, dataset = mlp(dtype=torch.float64), digits(N, torch.float64)
-    x, y = dataset.tensors
-    slow = SlowAdamCB(model, F.cross_entropy, x, y, K, GAMMA, "scale-free", lr=0.01, bias_correction=True)
+    slow = SlowAdamCB(model, F.cross_entropy, dataset.tensors, K, GAMMA, "scale-free", lr=0.01, bias_correction=True)
     with AdamCB(model, dataset, K, lr=0.01, seed=3) as trainer:
         compare(trainer, slow, numbers_of_next_draw)
 
