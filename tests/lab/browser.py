@@ -49,7 +49,9 @@ def _install() -> None:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for command in (["update"], ["install", "-y", "--no-install-recommends", *PACKAGES]):
         try:
-            subprocess.run(["apt-get", "-q", *command], env=environment, capture_output=True, timeout=240, check=False)
+            wait = ["-o", "DPkg::Lock::Timeout=200"]  # another test process may be installing the same
+            apt = ["apt-get", "-q", *wait, *command]
+            subprocess.run(apt, env=environment, capture_output=True, timeout=240, check=False)
         except subprocess.TimeoutExpired:
             return
 
