@@ -15,7 +15,7 @@ from adamcb.lab.datasets import load_dataset
 from adamcb.lab.errors import Interrupted
 from adamcb.lab.experiment import Experiment
 from adamcb.lab.methods import METHODS, Method
-from adamcb.lab.results import read_json
+from adamcb.lab.results import read_json, write_json
 from adamcb.lab.runs import Progress, Run, build_selection, evaluate, initial_model
 from adamcb.lab.watch import WatchedSelection
 
@@ -91,6 +91,24 @@ def test_a_run_stopped_at_any_look_ends_with_the_same_numbers(method, data, drop
         torch.rand(3)  # whatever else happened in between
         assert train(experiment, method, data, folder) == undisturbed
         assert sorted(path.name for path in (folder / ".runs" / f"{method}-seed1").iterdir()) == ["done.json"]
+
+
+def test_rows_that_the_checkpoint_does_not_know_of_are_dropped(data, dropout_model, tmp_path, monkeypatch):
+    """Killed between writing its rows and writing its checkpoint, a run has rows of its future."""
+    monkeypatch.setattr(runs, "LOOK_SECONDS", 0.0)
+    experiment = small_experiment(dropout_model)
+    undisturbed = train(experiment, "adamcb", data, tmp_path / "whole")
+
+    def stop(progress: Progress) -> None:
+        if progress.step == 2:
+            raise Interrupted("now")
+
+    with pytest.raises(Interrupted):
+        train(experiment, "adamcb", data, tmp_path / "killed", stop)
+    rows = [{**row, "seconds": 1.0} for row in undisturbed["results"]]
+    ahead = {"results": rows, "selection": undisturbed["selection"], "seconds": 1.0}
+    write_json(tmp_path / "killed" / ".runs" / "adamcb-seed1" / "progress.json", ahead)
+    assert train(experiment, "adamcb", data, tmp_path / "killed") == undisturbed
 
 
 def test_seconds_go_on_from_where_they_were(data, dropout_model, tmp_path, monkeypatch):

@@ -15,7 +15,7 @@ from adamcb.lab.errors import LabError
 from adamcb.lab.figures import LOOKS, draw_comparison, look_of
 from adamcb.lab.inspect_run import Chosen, find_chosen, inspect_run
 from adamcb.lab.results import whole_file, write_json
-from adamcb.lab.tables import SUMMARY_COLUMNS, markdown_table, summarize, terminal_table
+from adamcb.lab.tables import SUMMARY_COLUMNS, markdown_table, summarize, terminal_tables
 
 CONFIG = {
     "dataset": "digits",
@@ -87,11 +87,12 @@ def test_tables_show_mean_deviation_and_what_was_not_reached():
     text = markdown_table(summary, CONFIG)
     assert "| Adam | 0.5000 ± 0.1414 | 0.5000 ± 0.1414 |" in text
     assert "| 4.5 | 10 (1/2) | 2.0 (1/2) |" in text
-    console = Console(width=200, record=True, file=io.StringIO())
-    console.print(terminal_table(summary, CONFIG))
-    shown = console.export_text()
-    assert "best 0.5500 ± 0.2121" in shown
-    assert "77.50 ± 3.54 %" in shown
+    for width in (200, 80):
+        console = Console(width=width, record=True, file=io.StringIO())
+        console.print(*terminal_tables(summary, CONFIG, width), sep="\n")
+        shown = console.export_text()
+        for words in ("Mine", "best 0.5500 ± 0.2121", "77.50 ± 3.54 %", "10 (1/2)", "training accuracy", "seconds"):
+            assert words in shown, f"not to be read at {width} columns"
 
 
 def test_figures_say_what_they_show_and_are_the_same_file_each_time(tmp_path):

@@ -162,7 +162,7 @@ def _add_bench(commands: Any) -> None:
 def run_compare(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Do `adamcb compare`."""
     from adamcb.lab.compare import compare
-    from adamcb.lab.tables import json_summary, terminal_table
+    from adamcb.lab.tables import json_summary, terminal_tables
 
     experiment = _experiment(options, parser)
     comparison = compare(experiment, running_options(options, parser), _errors())
@@ -170,7 +170,7 @@ def run_compare(options: argparse.Namespace, parser: argparse.ArgumentParser) ->
         print(json.dumps(json_summary(comparison.summary, comparison.config, comparison.files), allow_nan=False))
         return 0
     console = _output()
-    console.print(terminal_table(comparison.summary, comparison.config))
+    console.print(*terminal_tables(comparison.summary, comparison.config, console.width), sep="\n")
     for what, path in comparison.files.items():
         console.print(f"{what}: {path}", highlight=False, soft_wrap=True)
     return 0

@@ -54,6 +54,7 @@ class BarDisplay:
         elif isinstance(event, Finished):
             self._done += 1
             self._bars.remove_task(self._tasks.pop((event.method, event.seed)))
+            self._bars.update(self._all, state=f"{self._done}/{self.num_runs} done")
         elif isinstance(event, Note) and event.text not in self._notes:
             self._notes.add(event.text)
             self._bars.console.print(event.text, markup=False, highlight=False)

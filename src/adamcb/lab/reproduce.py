@@ -19,7 +19,7 @@ from adamcb.lab.compare import Options, compare
 from adamcb.lab.errors import LabError
 from adamcb.lab.experiment import Experiment
 from adamcb.lab.figures import draw_paper_figure
-from adamcb.lab.tables import terminal_table
+from adamcb.lab.tables import terminal_tables
 
 OURS = "adamcb-scale-free"
 MAIN_METHODS = ("adam", "adamx", "adambs-corrected", "adamcb", OURS)
@@ -166,7 +166,7 @@ def _draw(
         errors.print(f"{figure.title} on {experiment.dataset}", markup=False, highlight=False)
         place = options.out / f"figure-{name}" / experiment.dataset
         part = compare(experiment, replace(options, out=place, jobs=options.jobs or figure.jobs, notes=notes), errors)
-        output.print(terminal_table(part.summary, part.config))
+        output.print(*terminal_tables(part.summary, part.config, output.width), sep="\n")
         parts.append((part.results, part.config))
     try:
         return draw_paper_figure(options.out, f"figure-{name}", figure.title, parts, notes)

@@ -18,6 +18,8 @@ from rich.table import Table
 from adamcb.lab.results import MEASURES, Row
 
 BASELINE = "adam"
+# Columns of a terminal that hold the whole table.
+WIDE = 165
 TITLES = {
     "train_loss": "training loss",
     "test_loss": "test loss",
@@ -92,20 +94,33 @@ def _moments(name: str, values: Sequence[float]) -> Row:
     return {name: mean, f"{name}_std": statistics.stdev(values) if len(values) > 1 else None}
 
 
-def terminal_table(summary: Sequence[Row], config: dict[str, Any]) -> Table:
-    """Return the summary as a table for the terminal: the final values, and the best ones below them."""
+def terminal_tables(summary: Sequence[Row], config: dict[str, Any], width: int) -> list[Table]:
+    """Return the summary for a terminal: one table, or where `width` is too small for it, three under one another.
+
+    The final values are above, the best ones below them.
+    """
     length = f"{config['epochs']} epochs" if config["max_steps"] is None else f"at most {config['max_steps']} steps"
     title = f"{config['model']} on {config['dataset']}: {length}, {_seeds(config)}"
-    table = Table(title=title, caption=_caption(config))
-    table.add_column("method")
-    for name in MEASURES:
-        table.add_column(TITLES[name], justify="right", no_wrap=True)
-    for heading in ("seconds", *_to_baseline(config)):
-        table.add_column(heading, justify="right")
-    for record in summary:
-        cells = [f"{_cell(record, f'final_{name}')}\nbest {_cell(record, f'best_{name}')}" for name in MEASURES]
-        table.add_row(_label(record, config), *cells, *_time_cells(record))
-    return table
+    columns = {TITLES[name]: [_final_and_best(record, name) for record in summary] for name in MEASURES}
+    times = [_time_cells(record) for record in summary]
+    columns |= dict(zip(("seconds", *_to_baseline(config)), map(list, zip(*times, strict=True)), strict=True))
+    headings = list(columns)
+    groups = [headings] if width >= WIDE else [headings[:2], headings[2:4], headings[4:]]
+    tables = []
+    for group in groups:
+        table = Table(title=title if not tables else None)
+        table.add_column("method")
+        for heading in group:
+            table.add_column(heading, justify="right")
+        for line, record in enumerate(summary):
+            table.add_row(_label(record, config), *(columns[heading][line] for heading in group))
+        tables.append(table)
+    tables[-1].caption = _caption(config)
+    return tables
+
+
+def _final_and_best(record: Row, name: str) -> str:
+    return f"{_cell(record, f'final_{name}')}\nbest {_cell(record, f'best_{name}')}"
 
 
 def markdown_table(summary: Sequence[Row], config: dict[str, Any]) -> str:
