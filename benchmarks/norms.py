@@ -1,6 +1,6 @@
 """How much per-sample gradient norms cost: forward plus backward with the engine, and with its peers, against without.
 
-    python benchmarks/norms.py [--rounds 15] [--models MLP CNN] [--ways exact opacus ...] [--clock cpu] [--no-memory]
+    python -m benchmarks.norms [--rounds 15] [--models MLP CNN] [--ways exact opacus ...] [--clock cpu] [--no-memory]
 
 One thread; every round times each way once, in turn, on the same batch; the table holds ratios of medians. Peak memory
 is that of one step in a process of its own, above what the process held before the step. A way that cannot do a model
@@ -18,8 +18,8 @@ import time
 
 import torch
 
-from norms_models import PROBLEMS, Problem
-from norms_ways import OURS, WAYS
+from benchmarks.norms_models import PROBLEMS, Problem
+from benchmarks.norms_ways import OURS, WAYS
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
@@ -64,7 +64,7 @@ def measure(problem: Problem, names: list[str], rounds: int, clock: str) -> tupl
 
 def peak_of(problem: Problem, name: str) -> float:
     """Return the peak memory of one step in megabytes, measured in a new process."""
-    command = [sys.executable, __file__, "--peak", problem.name, name]
+    command = [sys.executable, "-m", "benchmarks.norms", "--peak", problem.name, name]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     return float(result.stdout.split()[-1]) if result.returncode == 0 else float("nan")
 

@@ -3,7 +3,7 @@
 They take turns of eight steps, on parameters and gradients of their own, so that whatever else the machine does hits
 all of them; the medians are compared. Prints a Markdown table.
 
-    python benchmarks/optimizer.py [--rounds 9] [--threads 1] [--model "10 M"]
+    python -m benchmarks.optimizer [--rounds 9] [--threads 1] [--model "10 M"]
 """
 
 from __future__ import annotations

@@ -19,8 +19,10 @@ def test_links_lead_somewhere(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_python_in_documents_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}  # one for the page: what a block defines, the next may use
+    exec(SETTING, names)
     for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
-        exec(compile(SETTING + block, str(page), "exec"), {})
+        exec(compile(block, str(page), "exec"), names)
 
 
 # What the examples take for granted: a model, a dataset, a batch.

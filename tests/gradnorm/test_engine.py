@@ -327,3 +327,14 @@ def test_model_that_calls_itself_is_one_forward():
     with PerSampleNorms(model) as norms:
         backward(model)
         torch.testing.assert_close(norms.take(), norms_one_by_one(model, INPUTS), rtol=1e-10, atol=0.0)
+
+
+def test_inputs_may_want_a_gradient_themselves():
+    torch.manual_seed(0)
+    model, x = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 1)), torch.rand(5, 3)
+    taken = []
+    for inputs in (x, x.clone().requires_grad_()):
+        with PerSampleNorms(model) as norms:
+            model(inputs).square().sum().backward()
+            taken.append(norms.take())
+    assert torch.equal(taken[0], taken[1])

@@ -7,8 +7,8 @@ import torch
 from torch import nn
 
 from adamcb.lab import models
+from benchmarks.norms_models import ConvNeXtStageClassifier, TinyGPT
 from tests.gradnorm.checking import check, randomize
-from tests.gradnorm.models import ConvNeXtStageClassifier, TinyGPT
 from tests.reference.gradnorm import norms_by_vmap, norms_one_by_one
 
 MNIST, CIFAR = (1, 28, 28), (3, 32, 32)

@@ -69,6 +69,8 @@ def watch(record: Pass, output: Tensor) -> None:
     operation = 0
     while node is not None:
         edges = node.next_functions
+        if not edges:  # the input wants a gradient itself
+            return
         if len(edges) == 1:
             node = edges[0][0]
             continue
