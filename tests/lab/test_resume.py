@@ -6,10 +6,15 @@ from pathlib import Path
 
 import pytest
 
+from adamcb.lab import cli
+from adamcb.lab.cli import main
+from adamcb.lab.datasets import load_dataset
+from adamcb.lab.experiment import Experiment
+from adamcb.lab.results import ResultFolder
 from tests.lab.commands import processes_of_group, read_rows, run, start, wait_until
 
 # Long enough to be caught in the middle.
-OPTIONS = ("compare", "--method", "adam", "--method", "adamcb-scale-free", "--seeds", "1", "--epochs", "80")
+OPTIONS = ("compare", "--method", "adam", "--method", "adamcb-scale-free", "--seeds", "1", "--epochs", "50")
 
 
 def columns(folder: Path) -> list[list[dict[str, str]]]:
@@ -58,14 +63,21 @@ def test_ctrl_c_ends_cleanly_and_the_same_command_goes_on(undisturbed, tmp_path)
     assert columns(tmp_path) == columns(undisturbed)
 
 
-def test_two_commands_do_not_write_to_one_folder(tmp_path):
-    process = start(*OPTIONS, "--out", tmp_path)
+def test_two_commands_do_not_write_to_one_folder(tmp_path, capsys):
+    experiment = Experiment(methods=("adam",), seeds=1, epochs=2)
+    config = experiment.as_config(load_dataset("digits"), [])
+    folder = ResultFolder(tmp_path, config)
     try:
-        wait_until(lambda: (tmp_path / "config.json").exists())
-        second = run(*OPTIONS, "--out", tmp_path)
-        assert second.returncode == 1
-        assert "Another adamcb is writing to" in second.stderr
+        options = ["--method", "adam", "--seeds", "1", "--epochs", "2", "--out", str(tmp_path)]
+        assert main(["compare", *options]) == 1
+        assert f"Another adamcb is writing to {tmp_path}" in capsys.readouterr().err
     finally:
-        process.terminate()
-        process.communicate(timeout=60)
-    assert process.returncode == 143
+        folder.close()
+
+
+def test_sigterm_ends_like_ctrl_c_with_its_own_code(monkeypatch, capsys):
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(cli, "run_inspect", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+    assert main(["inspect", "anything"]) == 143
+    assert "The same command goes on" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGTERM) == before
