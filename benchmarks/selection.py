@@ -98,6 +98,7 @@ def memory(n: int) -> list[list[str]]:
     seconds = time.perf_counter() - start
     arrays = [*bandit._tree, bandit._order, bandit._position_of]
     kept = sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+    del arrays
     start = time.perf_counter()
     bandit._start_epoch(1, bandit.weights)
     epoch = time.perf_counter() - start

@@ -89,6 +89,8 @@ class CombinatorialBandit(WeightedSelection):
 
     def _start_epoch(self, seed: int, weights: np.ndarray) -> None:
         self._order_seed, self._drawn = seed, 0
+        self.__dict__.pop("_tree", None)  # so that the old tree and the new one are not in memory side by side
+        self._order = self._position_of = None
         self._order = permutation(self.num_samples, seed)
         self._position_of = inverse(self._order)
         self._set_weights(weights)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from adamcb.selection._tree import jit
+
 
 def own_generator(generator: torch.Generator | None) -> torch.Generator:
     """Return `generator`, or a new one seeded from torch's global generator, as torch's own samplers do."""
@@ -44,5 +46,11 @@ def permutation(num_samples: int, seed: int) -> np.ndarray:
 def inverse(order: np.ndarray) -> np.ndarray:
     """Return the position of every sample in `order`."""
     positions = np.empty_like(order)
-    positions[order] = np.arange(len(order), dtype=order.dtype)
+    _fill_inverse(order, positions)
     return positions
+
+
+@jit
+def _fill_inverse(order, positions):
+    for position in range(len(order)):
+        positions[order[position]] = position

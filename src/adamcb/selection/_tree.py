@@ -62,8 +62,7 @@ def build_tree(weights: np.ndarray, order: np.ndarray | None = None) -> Tree:
     if order is None:
         tree.leaves[: len(weights)] = weights
     else:
-        # "clip" checks nothing and so needs no buffer of n numbers.
-        np.take(weights, order, out=tree.leaves[: len(weights)], mode="clip")
+        gather(weights, order, tree.leaves)
     rebuild(tree)
     return tree
 
@@ -77,6 +76,13 @@ def in_range(weights: np.ndarray) -> np.ndarray:
     if largest > 0.0 and not _LOW <= largest <= _HIGH:
         weights = np.ldexp(weights, 1 - np.frexp(largest)[1])
     return np.where(weights > 0.0, np.maximum(weights, SMALLEST), 0.0)
+
+
+@jit
+def gather(values, order, out):
+    """Write `values[order]` into `out`. NumPy would make 64-bit copies of the order on the way, 8 bytes a sample."""
+    for position in range(len(order)):
+        out[position] = values[order[position]]
 
 
 def _padded(size: int) -> int:

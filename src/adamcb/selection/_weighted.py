@@ -12,7 +12,7 @@ from adamcb.selection._base import BaseSelection
 from adamcb.selection._draw import Draw
 from adamcb.selection._feedback import Feedback
 from adamcb.selection._random import Uniforms
-from adamcb.selection._tree import Tree, build_tree, in_range, multiply
+from adamcb.selection._tree import Tree, build_tree, gather, in_range, multiply
 
 
 class WeightedSelection(BaseSelection):
@@ -50,7 +50,10 @@ class WeightedSelection(BaseSelection):
 
     def _by_sample(self, values: np.ndarray) -> np.ndarray:
         """Bring values from the order of the tree into that of the samples."""
-        return values.copy() if self._position_of is None else values[self._position_of]
+        if self._position_of is None:
+            return values.copy()
+        gather(values, self._position_of, result := np.empty(len(values)))
+        return result
 
     def update(self, draw: Draw, norms: Any) -> None:
         """Change the weights of the samples of `draw` by the norms of their gradients. O(K log n).
