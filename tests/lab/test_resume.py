@@ -14,7 +14,7 @@ from adamcb.lab.results import ResultFolder
 from tests.lab.commands import processes_of_group, read_rows, run, start, wait_until
 
 # Long enough to be caught in the middle.
-OPTIONS = ("compare", "--method", "adam", "--method", "adamcb-scale-free", "--seeds", "1", "--epochs", "50")
+OPTIONS = ("compare", "--method", "adam", "--method", "adamcb-scale-free", "--seeds", "1", "--epochs", "80")
 
 
 def columns(folder: Path) -> list[list[dict[str, str]]]:
@@ -33,6 +33,7 @@ def stop_midway(out: Path, number: int, *, everybody: bool):
     """Start, wait for checkpoints of both runs, and send a signal to the command or to its whole group."""
     process = start(*OPTIONS, "--out", out, "--checkpoint-seconds", "0.05")
     wait_until(lambda: len(list(out.glob(".runs/*/checkpoint.pt"))) == 2 or process.poll() is not None)
+    assert process.poll() is None, "it should have been stopped before the end"
     (os.killpg if everybody else os.kill)(process.pid, number)
     printed = process.communicate(timeout=60)[1]
     wait_until(lambda: not processes_of_group(process.pid), seconds=20.0)
