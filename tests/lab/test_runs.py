@@ -144,7 +144,6 @@ def test_evaluation_is_off_the_clock_and_on_all_data(data, dropout_model, tmp_pa
     assert again == pytest.approx((run.results[1]["train_loss"], run.results[1]["train_accuracy"]), rel=1e-6)
 
 
-@pytest.mark.filterwarnings("ignore:Converting a tensor with requires_grad")
 def test_a_run_that_diverges_says_so_and_keeps_what_it_had(data, dropout_model, tmp_path):
     experiment = small_experiment(dropout_model, lr=1e30, schedule="constant")
     done = train(experiment, "adam", data, tmp_path)
