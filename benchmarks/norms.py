@@ -2,9 +2,9 @@
 
     python -m benchmarks.norms [--rounds 15] [--models MLP CNN] [--ways exact opacus ...] [--clock cpu] [--no-memory]
 
-One thread; every round times each way once, in turn, on the same batch; the table holds ratios of medians. Peak memory
-is that of one step in a process of its own, above what the process held before the step. A way that cannot do a model
-shows "–", one that is not installed is left out.
+One thread; in every round each way has a turn of some steps on the same batch, as training takes one step after the
+other; the table holds ratios of medians. Peak memory is that of one step in a process of its own, above what the process
+held before the step. A way that cannot do a model shows "–", one that is not installed is left out.
 """
 
 from __future__ import annotations
@@ -24,10 +24,13 @@ from benchmarks.norms_ways import OURS, WAYS
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 
 
-def timed(step, clock: str) -> float:
-    start = CLOCKS[clock]()
-    step()
-    return CLOCKS[clock]() - start
+def timed(step, clock: str, *, turn: float = 0.03) -> float:
+    """Return the time of one step, over a turn of at least `turn` seconds."""
+    start, count, elapsed = CLOCKS[clock](), 0, 0.0
+    while elapsed < turn:
+        step()
+        count, elapsed = count + 1, CLOCKS[clock]() - start
+    return elapsed / count
 
 
 def prepare(problem: Problem, names: list[str]) -> dict:
