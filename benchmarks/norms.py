@@ -3,8 +3,8 @@
     python -m benchmarks.norms [--rounds 15] [--models MLP CNN] [--ways exact opacus ...] [--clock cpu] [--no-memory]
 
 One thread; in every round each way has a turn of some steps on the same batch, as training takes one step after the
-other; the table holds ratios of medians. Peak memory is that of one step in a process of its own, above what the process
-held before the step. A way that cannot do a model shows "–", one that is not installed is left out.
+other; the table holds ratios of medians. Peak memory is that of one step in a process of its own, above what it held
+before the step. A way that cannot do a model shows "–", one that is not installed is left out.
 """
 
 from __future__ import annotations
