@@ -45,8 +45,8 @@ class AdamCB:
         trainer.update(scaler)
 
     The paper's AdamCB, to the letter of its proof, is `selection=CombinatorialBandit(n, K)` with
-    `optimizer=AdamX(model.parameters(), lr)`. The default is scale-free feedback, whose weights move within an epoch, and
-    AdamX with bias correction. It is not the best everywhere: `adamcb compare` tells for your model and data.
+    `optimizer=AdamX(model.parameters(), lr)`. The default is scale-free feedback, whose weights move within an epoch,
+    and AdamX with bias correction. It is not the best everywhere: `adamcb compare` tells for your model and data.
 
     Args:
         model: The model; `trainer` watches its forward passes until it is closed.
