@@ -51,7 +51,7 @@ def test_a_killed_and_resumed_run_ends_with_the_same_bits(tmp_path, num_workers,
     reached = [
         live(killed, num_workers, rng.randrange(STEPS // kills + 4), rng.uniform(0.0, 0.01)) for _ in range(kills)
     ]
-    assert STEPS // 2 < max(reached) < STEPS
+    assert STEPS // 3 < max(reached) < STEPS  # the kills are spread over the training, wherever the clock ran
     live(killed, num_workers)
     expected, actual = (torch.load(folder / "result.pt", weights_only=True) for folder in (through, killed))
     assert len(expected["losses"]) == STEPS == EPOCHS * (SAMPLES // BATCH_SIZE)

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -245,24 +246,35 @@ while True:
 """
 
 
-def test_a_kill_while_writing_leaves_a_whole_file(path):
-    rng, amid = random.Random(0), 0
+def stop_while_writing(process: subprocess.Popen[bytes], draft: Path, delay: float) -> None:
+    """Let the process run until it can be stopped with its file half written."""
+    deadline = time.monotonic() + 60.0
+    while time.monotonic() < deadline:
+        process.send_signal(signal.SIGCONT)
+        while not draft.exists() and time.monotonic() < deadline:
+            pass
+        time.sleep(delay)
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(0.05)  # the signal needs a moment to arrive
+        if draft.exists():
+            return
+        delay /= 2  # the file was complete before
+    raise AssertionError("no file was half written within a minute")
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.004, 0.016])
+def test_a_kill_while_writing_leaves_a_whole_file(path, delay):
     draft = path.with_name(".checkpoint.pt.tmp")
-    for _ in range(3):
-        with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE) as process:
-            assert process.stdout is not None
-            last = int(process.stdout.readline())
-            deadline = time.monotonic() + 20.0
-            while not draft.exists() and time.monotonic() < deadline:
-                pass
-            time.sleep(rng.uniform(0.0, 0.01))
-            process.send_signal(signal.SIGKILL)
-            last = int((process.stdout.read().split() or [last])[-1])
-        amid += draft.exists()
-        state, _ = _checkpoint.read(path)
-        assert state["number"] >= last
-        assert (state["data"] == state["number"]).all()
-    assert amid > 0  # at least one kill came while a file was half written
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        last = int(process.stdout.readline())
+        stop_while_writing(process, draft, delay)
+        process.kill()
+        last = int((process.stdout.read().split() or [last])[-1])
+    assert draft.exists()
+    state, _ = _checkpoint.read(path)
+    assert state["number"] >= last
+    assert (state["data"] == state["number"]).all()
     _checkpoint.write(path, {})
     assert not draft.exists()
 
