@@ -57,15 +57,18 @@ class SlowTraining:
 
 
 class SlowAdamCB(SlowTraining):
-    """Algorithms 1, 2 and 7, with DepRound in a given order."""
+    """Algorithms 1, 2 and 7, with DepRound in a given order; reshuffled epochs while the gate is closed."""
 
     def __init__(self, model, loss_fn, data, batch_size, exploration, feedback="bandit", **adamx) -> None:
         super().__init__(model, loss_fn, data, **adamx)
         self.bandit: SlowCombinatorialBandit = SlowCombinatorialBandit(len(self.x), batch_size, exploration, feedback)
 
-    def draw(self, order: np.ndarray, uniforms: np.ndarray) -> tuple[list[int], list[float], list[float]]:
-        probs, _ = self.bandit.probs()
-        chosen = [int(order[i]) for i in ordered_draw(probs[order], uniforms)]
+    def draw(self, order: np.ndarray, uniforms: np.ndarray, drawn: int) -> tuple[list[int], list[float], list[float]]:
+        probs, _ = self.bandit.draw_probs()
+        if self.bandit.draws_by_weight():
+            chosen = [int(order[i]) for i in ordered_draw(probs[order], uniforms)]
+        else:
+            chosen = order[drawn * self.bandit.k :][: self.bandit.k].tolist()
         return chosen, probs[chosen].tolist(), probs[chosen].tolist()
 
     def weights(self) -> np.ndarray:

@@ -29,22 +29,44 @@ def inclusion_probs(weights: np.ndarray, batch_size: int, exploration: float) ->
 
 
 class SlowCombinatorialBandit:
-    """Weights, probabilities and the three feedback forms of AdamCB."""
+    """Weights, probabilities and the three feedback forms of AdamCB; scale-free feedback with its gate."""
 
-    def __init__(self, n: int, batch_size: int, exploration: float, feedback: str, max_norm=None, rate=0.3) -> None:
+    def __init__(
+        self, n: int, batch_size: int, exploration: float, feedback: str, max_norm=None, rate=0.3, min_gain=0.1
+    ) -> None:
         self.n, self.k, self.gamma, self.feedback, self.rate = n, batch_size, exploration, feedback, rate
+        self.min_gain = min_gain if feedback == "scale-free" else 0.0
         self.log_w = np.zeros(n)
         self.bound, self.known = (0.0, False) if max_norm is None else (max_norm, True)
         self.scores: list[float] = []
+        self.moments: list[np.ndarray] = []
+
+    def draws_by_weight(self) -> bool:
+        """Whether the last batches, the latest counting most, say that the weights' probabilities pay."""
+        if self.min_gain == 0.0 or not self.moments:
+            return self.min_gain == 0.0
+        ages = np.arange(len(self.moments))[::-1]
+        chosen, mass, uniform, count = np.average(self.moments, axis=0, weights=0.98**ages)
+        return (chosen / uniform) / (count / mass) < 1.0 - self.min_gain
+
+    def draw_probs(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return (p, capped) of the next draw."""
+        if self.draws_by_weight():
+            return self.probs()
+        return np.full(self.n, self.k / self.n), np.zeros(self.n, dtype=bool)
 
     def probs(self) -> tuple[np.ndarray, np.ndarray]:
         return inclusion_probs(np.exp(self.log_w - self.log_w.max()), self.k, self.gamma)
 
-    def update(self, indices, probs, norms) -> None:
+    def update(self, indices, drawn_with, norms) -> None:
         if not self.known:
             self.bound = max(self.bound, max(norms))
         p_min = self.k * self.gamma / self.n
-        self.scores.append(float(np.mean([(g / p) ** 2 for g, p in zip(norms, probs, strict=True)])))
+        norms, u = np.asarray(norms), np.asarray(drawn_with)
+        probs = self.probs()[0][indices] if self.min_gain and (u == self.k / self.n).all() else u
+        self.scores.append(float(np.mean((norms / probs) ** 2 * probs / u)))
+        parts = (norms**2 / probs / u, probs / u, norms**2 / u, 1 / u)
+        self.moments.append(np.array([part.sum() for part in parts]))
         for i, p, g in zip(indices, probs, norms, strict=True):
             if self.feedback == "scale-free":
                 step = float(np.clip(self.rate * ((g / p) ** 2 / self.mean_score() - 1.0), -1.0, 1.0))

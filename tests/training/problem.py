@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
-from adamcb import AdamCB
+from adamcb import AdamCB, CombinatorialBandit
 from adamcb.lab.datasets import load_dataset
 
 
@@ -42,6 +42,12 @@ def _seeded(make, seed: int):
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         return make()
+
+
+def eager(num_samples: int, batch_size: int, seed: int = 0) -> CombinatorialBandit:
+    """Scale-free feedback that draws by its weights from the start, so that a few steps have unequal loss weights."""
+    generator = torch.Generator().manual_seed(seed)
+    return CombinatorialBandit(num_samples, batch_size, feedback="scale-free", min_gain=0.0, generator=generator)
 
 
 def losses_of(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:

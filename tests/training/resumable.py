@@ -11,7 +11,7 @@ from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import Dataset
 
 from adamcb import AdamCB
-from tests.training.problem import digits, losses_of
+from tests.training.problem import digits, eager, losses_of
 
 SAMPLES, BATCH_SIZE, EPOCHS, SAVE_EVERY = 320, 16, 8, 3
 STEPS = EPOCHS * (SAMPLES // BATCH_SIZE)
@@ -37,7 +37,9 @@ def run(folder: Path, num_workers: int, progress: Connection | None) -> None:
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Dropout(0.3), nn.Linear(32, 10))
     # Forked: workers must be children of this process, or they would not notice its death.
     workers = {"num_workers": num_workers, "multiprocessing_context": "fork"} if num_workers else {}
-    trainer = AdamCB(model, Noisy(), BATCH_SIZE, lr=0.01, feedback_delay=num_workers, **workers)
+    trainer = AdamCB(
+        model, Noisy(), BATCH_SIZE, lr=0.01, selection=eager(SAMPLES, BATCH_SIZE), feedback_delay=num_workers, **workers
+    )
     scheduler = StepLR(trainer.optimizer, step_size=1, gamma=0.9)
     losses, accuracies = [], []
 

@@ -28,12 +28,12 @@ def v_hat(trainer: AdamCB) -> np.ndarray:
     return torch.cat([state["max_exp_avg_sq"].flatten() for state in states]).numpy()
 
 
-def numbers_of_next_draw(bandit: CombinatorialBandit) -> tuple[np.ndarray, np.ndarray]:
-    """Return the order and the uniforms that the bandit is about to use."""
+def numbers_of_next_draw(bandit: CombinatorialBandit) -> tuple[np.ndarray, np.ndarray, int]:
+    """Return the order and the uniforms that the bandit is about to use, and how many draws the epoch has seen."""
     twin = copy.deepcopy(bandit)
     if twin._drawn == twin.num_samples // twin.batch_size:
         twin._start_epoch(new_seed(twin.generator), twin.weights)
-    return np.asarray(twin._order), twin._uniforms.take()
+    return np.asarray(twin._order), twin._uniforms.take(), twin._drawn
 
 
 def compare(trainer: AdamCB, slow, numbers) -> None:

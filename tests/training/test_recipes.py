@@ -10,7 +10,7 @@ from numpy.testing import assert_allclose
 from torch.nn.utils import parameters_to_vector
 
 from adamcb import AdamCB, CombinatorialBandit
-from tests.training.problem import cnn, digits, losses_of, mlp, snapshot, train
+from tests.training.problem import cnn, digits, eager, losses_of, mlp, snapshot, train
 from tests.training.test_step import BadSlope
 
 K = 16
@@ -117,7 +117,7 @@ def test_mixed_precision_trains_and_gives_norms_within_2_percent(scaled, make, n
 def test_a_grad_scaler_in_full_precision_changes_nothing():
     results = []
     for scaler in (None, torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=7)):
-        trainer = AdamCB(mlp(), digits(200), K, lr=0.01)
+        trainer = AdamCB(mlp(), digits(200), K, lr=0.01, selection=eager(200, K))
         for batch in batches_of(trainer, 20):
             loss = trainer.weigh(losses_of(trainer.model, *batch))
             (loss if scaler is None else scaler.scale(loss)).backward()
@@ -188,7 +188,7 @@ def test_norms_are_applied_that_many_steps_later_each_with_its_own_draw(delay, a
 def test_a_late_check_says_that_it_is_late(delay):
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    trainer = AdamCB(model, digits(200), K, optimizer=optimizer, feedback_delay=delay)
+    trainer = AdamCB(model, digits(200), K, optimizer=optimizer, selection=eager(200, K), feedback_delay=delay)
     (batch,), healthy = batches_of(trainer, 1), copy.deepcopy(model.state_dict())
     trainer.step(BadSlope.apply(losses_of(model, *batch), float("nan")))
     model.load_state_dict(healthy)
@@ -201,9 +201,9 @@ def test_a_late_check_says_that_it_is_late(delay):
 
 @pytest.mark.parametrize("delay", [0, 1, 2, 3])
 def test_feedback_on_its_way_is_saved(delay):
-    through = AdamCB(mlp(), digits(200), K, lr=0.01, feedback_delay=delay)
+    through = AdamCB(mlp(), digits(200), K, lr=0.01, selection=eager(200, K), feedback_delay=delay)
     train(through, 7)
-    resumed = AdamCB(mlp(seed=1), digits(200), K, lr=0.01, feedback_delay=delay, seed=5)
+    resumed = AdamCB(mlp(seed=1), digits(200), K, lr=0.01, selection=eager(200, K, seed=5), feedback_delay=delay)
     resumed.load_state_dict(copy.deepcopy(through.state_dict()))
     assert len(resumed._late._waiting) == delay
     assert train(resumed, 9) == train(through, 9)

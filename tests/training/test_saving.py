@@ -19,12 +19,13 @@ from torch import nn
 
 from adamcb import AdamCB, CombinatorialBandit, UniformSelection
 from adamcb.training import _checkpoint
-from tests.training.problem import digits, losses_of, mlp, plain, snapshot, train
+from tests.training.problem import digits, eager, losses_of, mlp, plain, snapshot, train
 
 K = 8
 
 
 def make(count: int = 100, batch_size: int = K, model: nn.Module | None = None, **options) -> AdamCB:
+    options.setdefault("selection", eager(count, batch_size, options.get("seed", 0)))
     return AdamCB(mlp() if model is None else model, digits(count), batch_size, lr=0.01, **options)
 
 

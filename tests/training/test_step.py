@@ -12,14 +12,14 @@ from torch import nn
 from torch.utils.data import IterableDataset, TensorDataset
 
 from adamcb import AdamCB, AdamX, CombinatorialBandit, PerSampleNorms, ReplacementBandit, UniformSelection
-from tests.training.problem import digits, losses_of, mlp, snapshot, train
+from tests.training.problem import digits, eager, losses_of, mlp, snapshot, train
 
 K = 8
 
 
 @pytest.fixture
 def trainer():
-    with AdamCB(mlp(), digits(100), K, lr=0.01) as trainer:
+    with AdamCB(mlp(), digits(100), K, lr=0.01, selection=eager(100, K)) as trainer:
         yield trainer
 
 
@@ -115,7 +115,7 @@ def test_a_norm_that_is_not_finite_is_refused_by_the_name_of_its_sample_and_chan
     with pytest.raises(FloatingPointError, match=rf"The gradient norm of every.*{batch.draw.indices[2]} \((nan|inf)\)"):
         trainer.step(BadSlope.apply(losses_of(trainer.model, *batch), bad))
     assert snapshot(trainer) == before
-    with AdamCB(copy.deepcopy(trainer.model), digits(100), K, lr=0.01) as untouched:
+    with AdamCB(copy.deepcopy(trainer.model), digits(100), K, lr=0.01, selection=eager(100, K)) as untouched:
         untouched.load_state_dict(trainer.state_dict())
         # Nothing of the bad gradients is left for the next step.
         assert train(trainer, 3) == train(untouched, 3)
@@ -144,7 +144,7 @@ def test_a_failed_backward_gives_the_batch_up(trainer):
         def backward(ctx, *grads):
             raise ArithmeticError("no gradient today")
 
-    with AdamCB(mlp(), digits(100), K, lr=0.01) as other:
+    with AdamCB(mlp(), digits(100), K, lr=0.01, selection=eager(100, K)) as other:
         for twin in (trainer, other):
             train(twin, 2)
         x, y = take(trainer)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+
 from adamcb.selection._tree import find_largest, jit, largest_weight, take_out, total_weight
 
 
@@ -30,3 +32,15 @@ def cap(tree, num_samples, batch_size, floor, capped):
         take_out(tree, position)
         capped[count] = position
         count += 1
+
+
+@jit
+def probs_at(tree, num_samples, batch_size, floor, positions, probs):
+    """Write the inclusion probabilities of the leaves at `positions` into `probs`; the tree stays as it is."""
+    capped = np.empty(batch_size, dtype=np.int64)
+    count, slope, base = cap(tree, num_samples, batch_size, floor, capped)
+    for j in range(len(positions)):
+        weight = tree.leaves[positions[j]]
+        probs[j] = min(slope * weight + base, 1.0) if weight >= 0.0 else 1.0
+    for position in capped[:count]:
+        take_out(tree, position)

@@ -1,6 +1,6 @@
 """How gradient norms change weights: each form gives a factor for the weight of every sample of a draw.
 
-Letters: p a sample's probability at the draw, ‖g‖ the norm of its unweighted gradient, L a bound on the norms, p_min
+Letters: p a sample's probability by its weight, ‖g‖ the norm of its unweighted gradient, L a bound on the norms, p_min
 the smallest probability possible, γ exploration, n the number of samples, K the batch size.
 """
 
@@ -11,6 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from adamcb import _checks
+from adamcb.selection._gate import Gate, batch_sums
 from adamcb.selection._tree import jit
 
 # Squares of ‖g‖/p stay finite below this.
@@ -24,8 +25,16 @@ class Feedback(Protocol):
         """Raise if a norm cannot be used; change nothing."""
         ...
 
-    def factors(self, probs: np.ndarray, norms: np.ndarray) -> np.ndarray:
-        """Return what the weights are multiplied by, for every occurrence of a sample in the draw."""
+    def factors(self, probs: np.ndarray, norms: np.ndarray, drawn_with: np.ndarray) -> np.ndarray:
+        """Return what the weights are multiplied by, for every occurrence of a sample in the draw.
+
+        `probs` are the bandit's own probabilities, `drawn_with` those of the draw: others if the epoch is reshuffled.
+        """
+        ...
+
+    @property
+    def pays(self) -> bool:
+        """Whether to draw by the weights, rather than from a reshuffled epoch."""
         ...
 
     def settings(self) -> dict[str, Any]:
@@ -107,14 +116,6 @@ def _bandit_factors(probs, norms, max_norm, min_prob, rate, listing, keep_capped
 
 
 @jit
-def _mean_score(probs, norms):
-    total = 0.0
-    for j in range(len(probs)):
-        total += (norms[j] / probs[j]) ** 2
-    return total / len(probs)
-
-
-@jit
 def _scale_free_factors(probs, norms, mean, rate):
     factors = np.empty(len(probs))
     for j in range(len(probs)):
@@ -135,32 +136,44 @@ class BanditFeedback(NormBound):
         super().__init__(max_norm)
         self.rate, self.min_prob, self.listing, self.keep_capped = rate, min_prob, listing, keep_capped
 
-    def factors(self, probs: np.ndarray, norms: np.ndarray) -> np.ndarray:
+    pays = True
+
+    def factors(self, probs: np.ndarray, norms: np.ndarray, drawn_with: np.ndarray) -> np.ndarray:
         """Return what the weights are multiplied by, for every occurrence of a sample in the draw."""
         max_norm = self.observe(norms)
         return _bandit_factors(probs, norms, max_norm, self.min_prob, self.rate, self.listing, self.keep_capped)
 
 
 class ScaleFreeFeedback(NormBound):
-    """Δ log w = clip(η·(s/G − 1), −1, 1), with s = (‖g‖/p)² and G a moving average of the batch mean of s.
+    """Δ log w = clip(η·(s/G − 1), −1, 1), with s = (‖g‖/p)² and G a moving average of the mean of s over a batch.
 
     The same exponentiated gradient step on the variance Σ‖g‖²/p as the bandit's, but its scale is what was seen lately
     instead of the worst case L²/p_min². A sample whose probability is in proportion to its norm has s = G and stays.
 
     A capped sample (p = 1) cannot be drawn more often, so its weight does not rise; but it may fall, or a sample once
     capped would stay in every batch for ever.
+
+    `gate` tells whether drawing by the weights pays. Weights are learned all the same while it does not: a sample of a
+    reshuffled epoch, drawn with another probability than p, counts in G as often as p would have drawn it.
     """
 
     memory = 0.9
 
-    def __init__(self, rate: float, max_norm: float | None) -> None:
+    def __init__(self, rate: float, max_norm: float | None, gate: Gate) -> None:
         super().__init__(max_norm)
-        self.rate = _checks.real("rate", rate, low=0.0, low_open=True)
+        self.rate, self.gate = _checks.real("rate", rate, low=0.0, low_open=True), gate
         self.mean, self.trust = 0.0, 0.0  # of s; `trust` undoes that the moving average starts at 0
 
-    def factors(self, probs: np.ndarray, norms: np.ndarray) -> np.ndarray:
+    @property
+    def pays(self) -> bool:
+        """Whether to draw by the weights, rather than from a reshuffled epoch."""
+        return self.gate.is_open
+
+    def factors(self, probs: np.ndarray, norms: np.ndarray, drawn_with: np.ndarray) -> np.ndarray:
         """Return what the weights are multiplied by, for every sample of the draw."""
-        self.mean = self.memory * self.mean + (1.0 - self.memory) * _mean_score(probs, norms)
+        sums = batch_sums(probs, norms, drawn_with)
+        self.gate.note(sums)
+        self.mean = self.memory * self.mean + (1.0 - self.memory) * sums[0] / len(probs)
         self.trust = self.memory * self.trust + (1.0 - self.memory)
         if self.mean == 0.0:
             return np.ones(len(probs))
@@ -168,12 +181,13 @@ class ScaleFreeFeedback(NormBound):
 
     def settings(self) -> dict[str, Any]:
         """Return what a saved state must agree with."""
-        return {**super().settings(), "rate": self.rate}
+        return {**super().settings(), "rate": self.rate, "min_gain": self.gate.min_gain}
 
     def state_dict(self) -> dict[str, float]:
         """Return what was learned about the norms."""
-        return {"mean": self.mean, "trust": self.trust}
+        return {"mean": self.mean, "trust": self.trust, **self.gate.state_dict()}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
         """Continue from `state`."""
         self.mean, self.trust = state["mean"], state["trust"]
+        self.gate.load_state_dict(state)

@@ -9,13 +9,14 @@ import torch
 
 from adamcb import _checks
 from adamcb.selection._base import BaseSelection
-from adamcb.selection._capping import cap
+from adamcb.selection._capping import probs_at
 from adamcb.selection._depround import draw_ordered, draw_with_replacement
 from adamcb.selection._draw import Draw, empty_draw
 from adamcb.selection._feedback import BanditFeedback, ScaleFreeFeedback
+from adamcb.selection._gate import Gate
 from adamcb.selection._projection import project_to_floor
 from adamcb.selection._random import Uniforms, inverse, new_seed, permutation
-from adamcb.selection._tree import build_tree, take_out, total_weight
+from adamcb.selection._tree import build_tree, total_weight
 from adamcb.selection._weighted import WeightedSelection
 
 
@@ -37,6 +38,8 @@ class CombinatorialBandit(WeightedSelection):
         max_norm: L, a bound on the norms, for "bandit" and "listing"; a norm above it is an error. None: the largest
             norm seen so far (Algorithm 7).
         rate: η of "scale-free".
+        min_gain: For "scale-free": batches come from reshuffled epochs, as `UniformSelection` draws them, until the
+            learned probabilities would lower the second moment of the batch gradient by this share. 0: at once.
         generator: Where all random numbers come from. None: a new one, seeded from torch's global generator.
 
     Example:
@@ -61,18 +64,23 @@ class CombinatorialBandit(WeightedSelection):
         feedback: str = "bandit",
         max_norm: float | None = None,
         rate: float = 0.3,
+        min_gain: float = 0.1,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(num_samples, batch_size, exploration, generator)
         self.feedback = _checks.one_of("feedback", feedback, ("bandit", "listing", "scale-free"))
         self.min_prob = self.batch_size * self.exploration / self.num_samples
         if feedback == "scale-free":
-            self._feedback = ScaleFreeFeedback(rate, max_norm)
+            self._feedback = ScaleFreeFeedback(rate, max_norm, Gate(min_gain))
         else:
             # Both the rate Kγ/n and p_min = Kγ/n: the same number in two roles.
             self._feedback = BanditFeedback(self.min_prob, self.min_prob, max_norm, listing=feedback == "listing")
         self._uniforms = Uniforms(2 * self.batch_size, self.generator)
         self._start_epoch(new_seed(self.generator), np.ones(self.num_samples))
+
+    @property
+    def _draws_by_weight(self) -> bool:
+        return self._feedback.pays and self.batch_size < self.num_samples
 
     def draw(self) -> Draw:
         """Choose K distinct samples. O(K log n); O(n) once an epoch, when the order is redrawn."""
@@ -80,12 +88,20 @@ class CombinatorialBandit(WeightedSelection):
             self._start_epoch(new_seed(self.generator), self.weights)
         self._drawn += 1
         draw = empty_draw(self.batch_size, self._origin)
-        if self.batch_size == self.num_samples:
-            draw.indices[:], draw.probs[:], draw.loss_weights[:] = self._order, 1.0, 1.0 / self.num_samples
-        else:
+        if self._draws_by_weight:
             arrays = (draw.indices, draw.probs, draw.loss_weights)
             draw_ordered(self._tree, self._order, self.batch_size, self.min_prob, self._uniforms.take(), *arrays)
+        else:
+            _draw_from_epoch(self._order, self._drawn - 1, draw)
         return draw.frozen()
+
+    def _own_probs(self, draw: Draw, positions: np.ndarray) -> np.ndarray:
+        reshuffled = self.feedback == "scale-free" and (draw.probs == self.batch_size / self.num_samples).all()
+        if not reshuffled or self.batch_size == self.num_samples:
+            return draw.probs
+        sizes = (self.num_samples, self.batch_size, self.min_prob)
+        probs_at(self._tree, *sizes, positions, probs := np.empty(self.batch_size))
+        return probs
 
     def _start_epoch(self, seed: int, weights: np.ndarray) -> None:
         self._order_seed, self._drawn = seed, 0
@@ -97,15 +113,11 @@ class CombinatorialBandit(WeightedSelection):
 
     def inclusion_probs(self) -> np.ndarray:
         """Return float64[n], the probability of every sample to be in the next batch; it sums to K. O(n)."""
-        if self.batch_size == self.num_samples:
-            return np.ones(self.num_samples)
-        capped = np.empty(self.batch_size, dtype=np.int64)
-        count, slope, base = cap(self._tree, self.num_samples, self.batch_size, self.min_prob, capped)
-        for position in capped[:count]:
-            take_out(self._tree, position)
-        probs = np.minimum(slope * self._tree.leaves[: self.num_samples] + base, 1.0)
-        probs[capped[:count]] = 1.0
-        return self._by_sample(probs)
+        if not self._draws_by_weight:
+            return np.full(self.num_samples, self.batch_size / self.num_samples)
+        sizes = (self.num_samples, self.batch_size, self.min_prob)
+        probs_at(self._tree, *sizes, self._position_of, probs := np.empty(self.num_samples))
+        return probs
 
     def _settings(self) -> dict[str, Any]:
         return {**super()._settings(), "feedback": self.feedback}
@@ -218,11 +230,9 @@ class UniformSelection(BaseSelection):
         """Return the next K samples of the epoch."""
         if self._drawn == self.num_samples // self.batch_size:
             self._start_epoch(new_seed(self.generator))
-        first = self._drawn * self.batch_size
         self._drawn += 1
         draw = empty_draw(self.batch_size, self._origin)
-        draw.indices[:] = self._order[first : first + self.batch_size]
-        draw.probs[:], draw.loss_weights[:] = self.batch_size / self.num_samples, 1.0 / self.batch_size
+        _draw_from_epoch(self._order, self._drawn - 1, draw)
         return draw.frozen()
 
     def update(self, draw: Draw, norms: Any) -> None:
@@ -239,3 +249,10 @@ class UniformSelection(BaseSelection):
     def _restore(self, state: dict[str, Any]) -> None:
         self._start_epoch(state["order_seed"])
         self._drawn = state["drawn"]
+
+
+def _draw_from_epoch(order: np.ndarray, number: int, draw: Draw) -> None:
+    """Write batch `number` of the epoch that goes through the samples in this order."""
+    size, count = len(draw.indices), len(order)
+    draw.indices[:] = order[number * size : (number + 1) * size]
+    draw.probs[:], draw.loss_weights[:] = size / count, 1.0 / size

@@ -68,7 +68,13 @@ class WeightedSelection(BaseSelection):
         """
         values = self._check_feedback(draw, norms)
         self._feedback.check(values)
-        multiply(self._tree, self._positions(draw), self._feedback.factors(draw.probs, values))
+        positions = self._positions(draw)
+        probs = self._own_probs(draw, positions)
+        multiply(self._tree, positions, self._feedback.factors(probs, values, draw.probs))
+
+    def _own_probs(self, draw: Draw, positions: np.ndarray) -> np.ndarray:
+        """Return the probabilities that the weights give the samples of a draw."""
+        return draw.probs
 
     def _positions(self, draw: Draw) -> np.ndarray:
         if self._position_of is None:

@@ -1,0 +1,67 @@
+"""The gate: whether drawing by the weights pays, told from the batches that were drawn anyway.
+
+Where all gradients are of one length, or their lengths change from visit to visit, no probabilities are better than
+equal ones; and then a reshuffled epoch, which sees every sample once, is better than independent draws. So the gate
+starts closed: batches come from reshuffled epochs, and the weights only learn.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from adamcb import _checks
+from adamcb.selection._tree import jit
+
+_SUMS = ("chosen", "mass", "uniform", "count")
+
+
+@jit
+def batch_sums(probs, norms, drawn_with):
+    """Return what a batch drawn with probabilities u = `drawn_with` tells of the sums over all n samples.
+
+    Without bias: Σ‖g‖²/p (as Σ‖g‖²/(p u) over the batch), Σp, Σ‖g‖² and n.
+    """
+    chosen = mass = uniform = count = 0.0
+    for j in range(len(probs)):
+        square = norms[j] * norms[j] / drawn_with[j]
+        chosen += square / probs[j]
+        mass += probs[j] / drawn_with[j]
+        uniform += square
+        count += 1.0 / drawn_with[j]
+    return chosen, mass, uniform, count
+
+
+class Gate:
+    """Compares the second moment of the batch gradient, drawn by the weights, with that of uniform sampling.
+
+    Their ratio is Σ‖g‖²/p · Σp ÷ (Σ‖g‖² · n), as Σp = K. All four sums are estimated from each batch, before it
+    changes a weight, and averaged over about the last 50. Σp and n are known, but estimated with the others they make
+    the ratio 1 as long as the samples of the batches have equal weights: those never visited open no gate.
+
+    Args:
+        min_gain: The gate is open while the ratio is below 1 − `min_gain`; 0: always.
+    """
+
+    memory = 0.98
+
+    def __init__(self, min_gain: float) -> None:
+        self.min_gain = _checks.real("min_gain", min_gain, low=0.0, high=1.0)
+        self._averages = np.zeros(len(_SUMS))
+
+    def note(self, sums: tuple[float, float, float, float]) -> None:
+        """Take note of a batch's sums."""
+        self._averages = self.memory * self._averages + (1.0 - self.memory) * np.array(sums)
+
+    @property
+    def is_open(self) -> bool:
+        """Whether drawing by the weights pays."""
+        chosen, mass, uniform, count = self._averages
+        return self.min_gain == 0.0 or bool(chosen * mass < (1.0 - self.min_gain) * uniform * count)
+
+    def state_dict(self) -> dict[str, float]:
+        """Return the averages."""
+        return {name: float(value) for name, value in zip(_SUMS, self._averages, strict=True)}
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        """Continue from `state`, which may hold more than is needed."""
+        self._averages = np.array([state[name] for name in _SUMS])

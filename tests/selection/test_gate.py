@@ -1,0 +1,94 @@
+"""Do no harm: batches come from reshuffled epochs until the learned probabilities are better than equal ones."""
+
+import numpy as np
+import pytest
+import torch
+from pytest import approx
+
+from adamcb.selection import CombinatorialBandit
+from adamcb.selection._gate import Gate, batch_sums
+
+N, K = 600, 20
+EPOCH = N // K
+
+
+def bandit_of(seed: int = 0, **options) -> CombinatorialBandit:
+    return CombinatorialBandit(N, K, feedback="scale-free", generator=torch.Generator().manual_seed(seed), **options)
+
+
+def seen_in_epochs(bandit: CombinatorialBandit, norms_of, epochs: int) -> list[int]:
+    """Train on `norms_of(indices)`; return how many different samples each epoch saw."""
+    counts = []
+    for _ in range(epochs):
+        seen: set[int] = set()
+        for _ in range(EPOCH):
+            draw = bandit.draw()
+            seen |= set(draw.indices.tolist())
+            bandit.update(draw, norms_of(draw.indices))
+        counts.append(len(seen))
+    return counts
+
+
+def test_norms_that_are_all_alike_leave_reshuffled_epochs():
+    assert seen_in_epochs(bandit_of(), lambda indices: np.full(K, 3.0), 8) == [N] * 8
+
+
+@pytest.mark.parametrize("sigma", [0.3, 1.0, 2.0])
+def test_norms_that_tell_nothing_of_the_next_visit_leave_reshuffled_epochs(sigma):
+    rng = np.random.default_rng(0)
+    assert seen_in_epochs(bandit_of(), lambda indices: rng.lognormal(sigma=sigma, size=K), 20) == [N] * 20
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_samples_never_visited_open_no_gate(seed):
+    """In the first epoch weights fall and rise, but those that are drawn next are still as they began."""
+    difficulty = np.random.default_rng(seed).gamma(0.3, size=N)
+    assert seen_in_epochs(bandit_of(seed), lambda indices: difficulty[indices], 1) == [N]
+
+
+def test_lasting_differences_open_the_gate_in_the_second_epoch_and_their_end_closes_it():
+    bandit, difficulty = bandit_of(), np.random.default_rng(0).gamma(0.3, size=N)
+    first, *later = seen_in_epochs(bandit, lambda indices: difficulty[indices], 6)
+    assert first == N
+    assert max(later[1:]) < 0.8 * N
+    rng = np.random.default_rng(1)
+    *_, last = seen_in_epochs(bandit, lambda indices: rng.lognormal(size=K), 20)
+    assert last == N
+
+
+def test_without_a_least_gain_the_weights_decide_at_once():
+    seen = seen_in_epochs(bandit_of(min_gain=0.0), lambda indices: np.full(K, 3.0), 1)
+    assert seen[0] < 0.75 * N  # 1 − 1/e of independent draws
+
+
+def test_a_closed_gate_promises_what_it_draws(generator):
+    bandit = bandit_of()
+    bandit.weights = np.linspace(0.1, 2.0, N)
+    assert bandit.inclusion_probs() == approx(np.full(N, K / N))
+    draw = bandit.draw()
+    assert (draw.probs == K / N).all()
+    assert draw.loss_weights == approx(np.full(K, 1 / K))
+
+
+def test_the_ratio_is_estimated_without_bias_whoever_drew():
+    """The four sums, in the mean over all single draws, are those over all samples."""
+    rng = np.random.default_rng(0)
+    norms, probs, drawn = rng.gamma(1.0, size=9), rng.dirichlet(np.ones(9)), rng.dirichlet(np.full(9, 3.0))
+    single = [batch_sums(probs[[i]], norms[[i]], drawn[[i]]) for i in range(9)]
+    assert drawn @ np.array(single) == approx([np.sum(norms**2 / probs), 1.0, np.sum(norms**2), 9.0])
+
+
+def test_the_gate_opens_where_the_second_moment_falls_by_the_least_gain():
+    norms, equal = np.array([1.0, 2.0, 3.0]), np.full(3, 1 / 3)
+    probs = norms / norms.sum()
+    ratio = np.sum(norms**2 / probs) / np.sum(norms**2 / equal)  # 36/42
+    for min_gain, expected in ((1 - ratio - 1e-9, True), (1 - ratio + 1e-9, False)):
+        gate = Gate(min_gain)
+        assert not gate.is_open
+        gate.note(batch_sums(probs, norms, equal))
+        assert gate.is_open is expected
+
+
+def test_a_least_gain_that_is_no_share_is_refused():
+    with pytest.raises(ValueError, match=r"`min_gain` must be .*got min_gain=1.5"):
+        bandit_of(min_gain=1.5)
