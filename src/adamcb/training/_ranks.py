@@ -57,7 +57,7 @@ class Shared(NamedTuple):
         norms: float[mK], NaN where the loss was not finite.
         losses: float[mK], 0 where the loss was finite, and what it was where it was not.
         indices: int64[mK], what the ranks say that they trained on.
-        loss: float64[], the weighted loss of the whole batch.
+        loss: float[], the weighted loss of the whole batch.
     """
 
     norms: Tensor
@@ -78,7 +78,7 @@ def gather(ranks: Ranks, draws: Sequence[Draw], norms: Tensor | None, losses: Te
     """
     own = torch.cat([torch.from_numpy(draw.indices.copy()) for draw in draws]).to(losses.device, non_blocking=True)
     signals = _signals(torch.zeros_like(losses, dtype=torch.float32) if norms is None else norms, losses)
-    columns = [own, signals, loss.detach().to(torch.float64).reshape(1)]
+    columns = [own, signals, loss.detach().reshape(1)]
     sent = torch.cat([column.view(torch.uint8) for column in columns])
     parts = _all_gather(sent, ranks.size).split([column.nbytes for column in columns], dim=1)
     indices, signals, sums = (part.contiguous().view(column.dtype) for part, column in zip(parts, columns, strict=True))
