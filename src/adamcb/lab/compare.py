@@ -31,6 +31,7 @@ class Options:
         out: Result folder; None: one that is named after the experiment.
         data_dir: Where to look for data first.
         jobs: How many processes; None: as many as there are cores, or 1 on an accelerator.
+        threads: How many threads each of them computes with; None: so that all cores are used.
         tensorboard: Write event files too.
         checkpoint_seconds: How long to train between checkpoints.
         notes: What the figures and the page should say.
@@ -39,6 +40,7 @@ class Options:
     out: Path | None = None
     data_dir: str | None = None
     jobs: int | None = None
+    threads: int | None = None
     tensorboard: bool = False
     checkpoint_seconds: float = 10.0
     notes: tuple[str, ...] = ()
@@ -64,17 +66,17 @@ def compare(experiment: Experiment, options: Options, console: Console) -> Compa
     """
     if options.tensorboard:
         TensorBoardLog.check()
-    config = _prepare(experiment, options, console)
+    config = prepare(experiment, options, console)
     out = options.out or Path("adamcb-runs") / f"{Path(experiment.dataset).name}-{_stem(experiment)}-{digest(config)}"
     folder = ResultFolder(out, config)
     try:
-        _run_missing(experiment, options, folder, console)
+        run_missing(experiment, options, folder, console)
         return _finish(folder)
     finally:
         folder.close()
 
 
-def _prepare(experiment: Experiment, options: Options, console: Console) -> dict[str, Any]:
+def prepare(experiment: Experiment, options: Options, console: Console) -> dict[str, Any]:
     """Check all that can be checked before the first run, and return the configuration."""
     _check_device(experiment.device)
     try:
@@ -108,7 +110,8 @@ def _stem(experiment: Experiment) -> str:
     return name.rpartition(":")[2] if ":" in name else name
 
 
-def _run_missing(experiment: Experiment, options: Options, folder: ResultFolder, console: Console) -> None:
+def run_missing(experiment: Experiment, options: Options, folder: ResultFolder, console: Console) -> None:
+    """Do all runs of an experiment that the folder does not hold yet."""
     names = [method.name for method in experiment.resolve_methods()]
     # All methods of one seed after another: what else the machine does hits them alike.
     tasks = [
@@ -122,7 +125,8 @@ def _run_missing(experiment: Experiment, options: Options, folder: ResultFolder,
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     jobs = options.jobs or (cores if experiment.device == "cpu" else 1)
     jobs = min(jobs, len(tasks))
-    job = Job(experiment, folder.path, options.data_dir, max(1, cores // jobs), options.checkpoint_seconds)
+    threads = options.threads or max(1, cores // jobs)
+    job = Job(experiment, folder.path, options.data_dir, threads, options.checkpoint_seconds)
     log = TensorBoardLog(folder.path / "tensorboard") if options.tensorboard else None
     with make_display(console, num_runs=len(tasks), epochs=experiment.epochs) as display:
 
