@@ -27,7 +27,8 @@ from adamcb.lab.results import Row, read_json, run_folder, whole_file, write_jso
 from adamcb.lab.rivals import Scorer
 from adamcb.lab.watch import WatchedSelection
 
-EVALUATION_BATCH = 1000
+# Small enough for the processor's caches: of a CNN, 1000 at a time take twice as long.
+EVALUATION_BATCH = 128
 MOST_CHOSEN = 48
 LOOK_SECONDS = 0.2
 

@@ -229,7 +229,7 @@ def draw(out: Path, condition: str, grouped: Grouped, names: Mapping[str, str], 
 
 def _draw_panel(axes: Axes, name: str, grouped: Grouped, names: Mapping[str, str]) -> None:
     column = COLUMNS[name]
-    axes.set_xscale("log")
+    axes.set_xscale("log", base=2)
     axes.axvline(1.0, color="#000000", linewidth=0.8)
     found = {task: {method: estimates(records) for method, records in group.items()} for task, group in grouped.items()}
     for number, (task, by_method) in enumerate(found.items()):
@@ -249,4 +249,3 @@ def _draw_panel(axes: Axes, name: str, grouped: Grouped, names: Mapping[str, str
             axes.plot([math.exp(mean.mean)] * 2, [line - 0.3, line + 0.3], color="#D55E00", linewidth=2)
     axes.set_title(column.title)
     axes.xaxis.set_major_formatter("{x:g}")
-    axes.xaxis.set_minor_formatter("")

@@ -16,6 +16,9 @@ from adamcb.selection._base import BaseSelection
 from adamcb.selection._draw import empty_draw
 from adamcb.selection._random import new_seed, permutation
 
+# After so many batches of candidates, Selective-Backprop takes what comes.
+MOST_LOOKS = 100
+
 
 class LookingSelection(BaseSelection):
     """Takes its candidates from reshuffled epochs.
@@ -81,7 +84,7 @@ class SelectiveBackprop(LookingSelection):
     which takes a quarter of the samples, and the first epoch takes all. (Theirs makes a forward pass for it in that
     epoch too, which is spared here.)
 
-    A draw that a whole epoch of candidates does not fill, as when all losses are equal, takes any.
+    A draw that a hundred batches of candidates do not fill, as when all losses are equal, takes any.
 
     Args:
         num_samples: n.
@@ -115,13 +118,12 @@ class SelectiveBackprop(LookingSelection):
     def draw(self) -> Draw:
         """Look at candidates until K of them are taken."""
         self._draws += 1
-        epoch = self.num_samples // self.batch_size
-        if self._draws <= epoch:
+        if self._draws <= self.num_samples // self.batch_size:
             return self._uniform(self._candidates(self.batch_size))
         looks = 0
         while len(self._queue) < self.batch_size:
             candidates = self._candidates(self.batch_size)
-            taken = candidates if looks >= epoch else candidates[self._take(self.scorer(candidates).losses)]
+            taken = candidates if looks >= MOST_LOOKS else candidates[self._take(self.scorer(candidates).losses)]
             self._queue = np.concatenate([self._queue, taken])
             looks += 1
         batch, self._queue = self._queue[: self.batch_size], self._queue[self.batch_size :]
@@ -129,10 +131,14 @@ class SelectiveBackprop(LookingSelection):
 
     def _take(self, losses: np.ndarray) -> np.ndarray:
         """Return which of the candidates with these losses are taken, bool[m]."""
+        uniforms = torch.rand(len(losses), dtype=torch.float64, generator=self.generator).numpy()
+        return uniforms < self.note_losses(losses)
+
+    def note_losses(self, losses: np.ndarray) -> np.ndarray:
+        """Add losses to the history, and return with what probability each of their samples is taken."""
         self._losses = np.concatenate([self._losses, losses])[-self.history :]
         smaller = np.searchsorted(np.sort(self._losses), losses, side="left")
-        probs = (smaller / len(self._losses)) ** self.beta
-        return torch.rand(len(losses), dtype=torch.float64, generator=self.generator).numpy() < probs
+        return (smaller / len(self._losses)) ** self.beta
 
     def update(self, draw: Draw, norms: Any) -> None:
         """Check `draw` and `norms` as every selection does; it learned from the forward pass."""
@@ -216,6 +222,7 @@ class Presampling(LookingSelection):
             self._note(_normalized(scores))
 
     def _note(self, probs: np.ndarray) -> None:
+        # The paper's (1 − ‖g − u‖²/‖g‖²)^(−1/2), u being uniform.
         new = math.sqrt(len(probs) * float(probs @ probs))
         self.tau = self.momentum * self.tau + (1.0 - self.momentum) * new
 
