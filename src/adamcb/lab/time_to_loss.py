@@ -16,7 +16,7 @@ from rich.console import Console
 from adamcb.lab.compare import Options, prepare, run_missing
 from adamcb.lab.errors import LabError
 from adamcb.lab.experiment import SCHEDULES, Experiment
-from adamcb.lab.methods import RIVALS, get_method
+from adamcb.lab.methods import METHODS, RIVALS, get_method
 from adamcb.lab.results import RUNS, ResultFolder, Row, read_json
 from adamcb.lab.tables import BASELINE
 from adamcb.lab.time_to_loss_measure import CLOCKS, reach, value_at
@@ -92,7 +92,8 @@ def main(arguments: Sequence[str]) -> int:
     for place, experiment in experiments.items():
         errors.print(f"{place.parent.name}: {place.name}", markup=False, highlight=False)
         _run(place, experiment, running, errors)
-    labels = {get_method(reference).name: get_method(reference).label for reference in methods}
+    known = (*METHODS.values(), *RIVALS.values(), *map(get_method, methods))
+    labels = {method.name: method.label for method in known}
     for path in write_report(options.out, gather(options.out, options.clock), labels, options.clock):
         print(path)
     return 0
