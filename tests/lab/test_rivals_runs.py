@@ -52,15 +52,26 @@ def test_all_rivals_step_with_the_baselines_adam():
         assert get_method(name) is method
 
 
-# Three seeds gave 98.3 to 99.7 % and a training loss of at most 0.016; Adam's is 0.007 to 0.014.
+# The training loss after 6 epochs, around what seeds 0 and 1 gave; Adam's is 0.0255.
+BANDS = {
+    "last-norm": (0.009, 0.018),  # 0.0124, 0.0146
+    "last-loss": (0.009, 0.018),  # 0.0133, 0.0151
+    "vrb": (0.014, 0.030),  # 0.0188, 0.0250
+    "infobatch": (0.013, 0.025),  # 0.0185, 0.0220
+    "selective-backprop": (0.003, 0.008),  # 0.0052, 0.0052
+    "presampling": (0.010, 0.020),  # 0.0145, 0.0163
+}
+
+
 @pytest.mark.parametrize("method", RIVALS)
 def test_a_rival_learns_digits(method, data, tmp_path):
     warm_up(Experiment(batch_size=32), get_method(method), data)
-    run = Run(Experiment(methods=(method,), batch_size=32, epochs=10), method, 0, data, tmp_path, ignore)
+    run = Run(Experiment(methods=(method,), batch_size=32, epochs=6), method, 0, data, tmp_path, ignore)
     run.train()
-    assert 0.975 <= run.results[-1]["test_accuracy"] <= 1.0
-    assert run.results[-1]["train_loss"] <= 0.025
-    assert run.results[-1]["step"] == 440
+    low, high = BANDS[method]
+    assert low <= run.results[-1]["train_loss"] <= high
+    assert run.results[-1]["test_accuracy"] >= 0.97
+    assert run.results[-1]["step"] == 264
 
 
 @pytest.mark.parametrize("method", RIVALS)
@@ -69,7 +80,11 @@ def test_a_stopped_run_of_a_rival_ends_with_the_same_numbers(method, few, tmp_pa
     monkeypatch.setattr(runs, "LOOK_SECONDS", 0.0)
     experiment = Experiment(batch_size=60, epochs=3, lr=0.01, schedule="cosine", label_noise=0.1, evaluations=2)
     looks = itertools.count(1)
-    Run(experiment, method, 1, few, tmp_path / "whole", lambda progress: next(looks) and None).train()
+
+    def count(progress: Progress) -> None:
+        next(looks)
+
+    Run(experiment, method, 1, few, tmp_path / "whole", count).train()
     undisturbed = outcome(tmp_path / "whole", method)
     assert [row["step"] for row in undisturbed["results"]] == [0, 4, 8, 12]
     assert [(row["step"], row["epoch"]) for row in undisturbed["between"]] == [(2, 0.5), (6, 1.5), (10, 2.5)]
