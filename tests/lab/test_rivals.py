@@ -188,20 +188,15 @@ def test_infobatch_epochs_add_up_to_all_data():
 
 
 def test_infobatch_ends_with_whole_epochs():
-    selection = InfoBatch(40, 4, total_steps=80, generator=generator())
-    steps_of_epochs, count = [], 0
-    for step in range(80):
-        before = selection.state_dict()["position"]
-        draw = selection.draw()
-        if selection.state_dict()["position"] <= before:
-            steps_of_epochs.append((step, count))
-            count = 0
-        count += 1
-        selection.update(draw, np.where(draw.indices < 20, 0.0, 1.0))
-    lengths = [length for _, length in steps_of_epochs]
-    assert lengths[0] == 10
-    assert set(lengths[1:-1]) == {7}  # 20 hard and 10 of 20 easy samples
-    assert selection.inclusion_probs() == pytest.approx(np.full(40, 0.1))
+    """Epochs start at steps 0, 10, 17, …, 66, 73: with 20 hard and 10 of 20 easy samples one has 7 batches."""
+    for delta, whole in ((0.73, True), (0.74, False)):
+        selection = InfoBatch(40, 4, total_steps=100, delta=delta, generator=generator())
+        for step in range(74):
+            draw = selection.draw()
+            selection.update(draw, np.where(draw.indices < 20, 0.0, 1.0))
+            pruned = 10 <= step < 73 or (step == 73 and not whole)
+            assert np.count_nonzero(selection.inclusion_probs()) == (30 if pruned else 40)
+    assert InfoBatch(40, 4, total_steps=100).delta == 0.875
 
 
 def test_infobatch_of_too_few_samples_keeps_all():
