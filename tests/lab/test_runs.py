@@ -55,8 +55,9 @@ def small_experiment(model: str, **changes) -> Experiment:
 def outcome(folder: Path, method: str) -> dict:
     """Return what a run left, without the seconds."""
     done = read_json(folder / ".runs" / f"{method}-seed1" / "done.json")
-    for row in done["results"]:
+    for row in (*done["results"], *done.get("between", [])):
         del row["seconds"]
+        row.pop("cpu_seconds", None)
     chosen = folder / "chosen" / f"{method}-seed1.npz"
     if chosen.is_file():
         with np.load(chosen) as arrays:

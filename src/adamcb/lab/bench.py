@@ -1,4 +1,4 @@
-"""`adamcb bench`: the repository's benchmarks, which an installed package does not carry."""
+"""`adamcb bench`: the repository's benchmarks, which an installed package does not carry, and time-to-loss."""
 
 from __future__ import annotations
 
@@ -9,15 +9,23 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import adamcb
+from adamcb.lab import time_to_loss
 from adamcb.lab.errors import LabError
 
 
 def run_benchmarks(names: Sequence[str], options: Sequence[str]) -> int:
     """Run `python -m benchmarks.NAME` for each name, and return the first exit code that is not 0.
 
+    time-to-loss trains for hours and is part of the lab: it runs if it is asked for alone.
+
     Raises:
         LabError: There is no checkout, or it has no such benchmark.
     """
+    if list(names) == [time_to_loss.NAME]:
+        return time_to_loss.main(options)
+    if time_to_loss.NAME in names:
+        print(f"adamcb: {time_to_loss.NAME} takes hours; ask for it by name.", file=sys.stderr)
+        names = [name for name in names if name != time_to_loss.NAME]
     root = find_checkout()
     modules = [name.replace("-", "_") for name in names]
     present = [module for module in modules if (root / "benchmarks" / f"{module}.py").is_file()]

@@ -89,7 +89,7 @@ def _command(commands: Any, name: str, run: Callable[..., int], text: str) -> ar
 def _add_compare(commands: Any) -> None:
     from adamcb.lab.datasets import DATASET_NAMES
     from adamcb.lab.experiment import SCHEDULES
-    from adamcb.lab.methods import DEFAULT_METHODS, METHODS
+    from adamcb.lab.methods import DEFAULT_METHODS, METHODS, RIVALS
     from adamcb.lab.models import MODEL_NAMES
 
     parser = _command(commands, "compare", run_compare, "train one model on one dataset with several methods and seeds")
@@ -100,7 +100,8 @@ def _add_compare(commands: Any) -> None:
         "--method",
         action="append",
         metavar="NAME",
-        help=f"{', '.join(METHODS)}, or FILE.py:NAME; may be repeated (default: {', '.join(DEFAULT_METHODS)})",
+        help=f"{', '.join((*METHODS, *RIVALS))}, or FILE.py:NAME; may be repeated "
+        f"(default: {', '.join(DEFAULT_METHODS)})",
     )
     add("--epochs", type=int, metavar="N", help="default: 10, for digits 30")
     add("--seeds", type=int, default=3, metavar="N", help="how many (default: 3)")
@@ -109,6 +110,7 @@ def _add_compare(commands: Any) -> None:
     add("--schedule", choices=SCHEDULES, default="constant", help="of the learning rate (default: constant)")
     add("--exploration", type=float, metavar="GAMMA", help="in [0, 1] (default: 0.4)")
     add("--fraction", type=float, default=1.0, help="part of the data to use, in (0, 1] (default: 1)")
+    add("--label-noise", type=float, metavar="SHARE", help="part of the training labels to make wrong, in [0, 1]")
     add("--device", default="cpu", help="default: cpu")
     add("--steps", type=int, metavar="N", help="end every run after so many steps")
     _add_running(parser)
@@ -202,6 +204,7 @@ def _experiment(options: argparse.Namespace, parser: argparse.ArgumentParser) ->
             fraction=options.fraction,
             device=options.device,
             max_steps=options.steps,
+            label_noise=options.label_noise,
         )
         experiment.resolve_methods()
     except (ValueError, TypeError, FileNotFoundError, LabError) as error:

@@ -34,6 +34,7 @@ class Options:
         out: Result folder; None: one that is named after the experiment.
         data_dir: Where to look for data first.
         jobs: How many processes; None: as many as there are cores, or 1 on an accelerator.
+        threads: How many threads each of them computes with; None: so that all cores are used.
         tensorboard: Write event files too.
         checkpoint_seconds: How long to train between checkpoints.
         notes: What the figures and the page should say.
@@ -42,6 +43,7 @@ class Options:
     out: Path | None = None
     data_dir: str | None = None
     jobs: int | None = None
+    threads: int | None = None
     tensorboard: bool = False
     checkpoint_seconds: float = 10.0
     notes: tuple[str, ...] = ()
@@ -67,27 +69,38 @@ def compare(experiment: Experiment, options: Options, console: Console) -> Compa
         SystemExit: All is done, and this is another rank than the first, which has the results.
     """
     if not launched():
-        return _compare(experiment, options, console, _run_missing)
+        return _compare(experiment, options, console, run_missing)
     with joined(experiment.device) as ranks:
         if ranks.rank != 0:
             raise SystemExit(follow())
-        if experiment.batch_size % ranks.size:
+        try:
+            _check_shared(experiment, ranks.size)
+        except LabError:
             tell(None)
-            rule = f"a multiple of the number of processes, {ranks.size}"
-            raise LabError(f"`--batch-size` must be {rule}, got {experiment.batch_size}.")
+            raise
         return _compare(experiment, options, console, _run_missing_together)
+
+
+def _check_shared(experiment: Experiment, num_ranks: int) -> None:
+    """Raise LabError if the ranks cannot share the runs of an experiment."""
+    if experiment.batch_size % num_ranks:
+        rule = f"a multiple of the number of processes, {num_ranks}"
+        raise LabError(f"`--batch-size` must be {rule}, got {experiment.batch_size}.")
+    for method in experiment.resolve_methods():
+        if method.norms == "losses" or "scorer" in method.needs:
+            raise LabError(f"`--method` must learn from gradient norms with several processes, got {method.name!r}.")
 
 
 def _compare(
     experiment: Experiment,
     options: Options,
     console: Console,
-    run_missing: Callable[[Experiment, Options, ResultFolder, Console], None],
+    do_runs: Callable[[Experiment, Options, ResultFolder, Console], None],
 ) -> Comparison:
     try:
         if options.tensorboard:
             TensorBoardLog.check()
-        config = _prepare(experiment, options, console)
+        config = prepare(experiment, options, console)
         name = f"{Path(experiment.dataset).name}-{_stem(experiment)}-{digest(config)}"
         folder = ResultFolder(options.out or Path("adamcb-runs") / name, config)
     except BaseException:
@@ -95,13 +108,13 @@ def _compare(
             tell(None)
         raise
     try:
-        run_missing(experiment, options, folder, console)
+        do_runs(experiment, options, folder, console)
         return _finish(folder)
     finally:
         folder.close()
 
 
-def _prepare(experiment: Experiment, options: Options, console: Console) -> dict[str, Any]:
+def prepare(experiment: Experiment, options: Options, console: Console) -> dict[str, Any]:
     """Check all that can be checked before the first run, and return the configuration."""
     _check_device(experiment.device)
     try:
@@ -156,14 +169,16 @@ def _run_missing_together(experiment: Experiment, options: Options, folder: Resu
             run_together(job, tasks, listen)
 
 
-def _run_missing(experiment: Experiment, options: Options, folder: ResultFolder, console: Console) -> None:
+def run_missing(experiment: Experiment, options: Options, folder: ResultFolder, console: Console) -> None:
+    """Do all runs of an experiment that the folder does not hold yet."""
     tasks = _missing(experiment, folder)
     if not tasks:
         return
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     jobs = options.jobs or (cores if experiment.device == "cpu" else 1)
     jobs = min(jobs, len(tasks))
-    job = Job(experiment, folder.path, options.data_dir, max(1, cores // jobs), options.checkpoint_seconds)
+    threads = options.threads or max(1, cores // jobs)
+    job = Job(experiment, folder.path, options.data_dir, threads, options.checkpoint_seconds)
     with _listener(experiment, options, folder, console, len(tasks)) as listen:
         run_all(job, tasks, jobs, listen)
 

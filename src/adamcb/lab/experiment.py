@@ -35,6 +35,8 @@ COMPARED = (
     "fraction",
     "device",
     "max_steps",
+    "label_noise",
+    "evaluations",
     "files",
 )
 
@@ -56,6 +58,10 @@ class Experiment:
         fraction: The part of the data that is used.
         device: Where to train.
         max_steps: End every run after this many steps, if they are fewer than those of the epochs.
+        label_noise: The part of the training labels that is replaced by another class, chosen by the seed of the run;
+            None: they stay as they are. Test labels always do.
+        evaluations: How often in an epoch loss and accuracy are measured, for curves that are finer than
+            results.csv; None: at its end only.
     """
 
     dataset: str = "digits"
@@ -70,6 +76,8 @@ class Experiment:
     fraction: float = 1.0
     device: str = "cpu"
     max_steps: int | None = None
+    label_noise: float | None = None
+    evaluations: int | None = None
 
     def __post_init__(self) -> None:
         for name in ("seeds", "epochs", "batch_size"):
@@ -78,8 +86,11 @@ class Experiment:
             _checks.real("lr", self.lr, low=0.0, low_open=True)
         if self.exploration is not None:
             _checks.real("exploration", self.exploration, low=0.0, high=1.0)
-        if self.max_steps is not None:
-            _checks.integer("max_steps", self.max_steps, low=1)
+        for name in ("max_steps", "evaluations"):
+            if getattr(self, name) is not None:
+                _checks.integer(name, getattr(self, name), low=1)
+        if self.label_noise is not None:
+            _checks.real("label_noise", self.label_noise, low=0.0, high=1.0)
         _checks.real("fraction", self.fraction, low=0.0, high=1.0, low_open=True)
         _checks.one_of("schedule", self.schedule, SCHEDULES)
 
@@ -125,6 +136,8 @@ class Experiment:
             "fraction": self.fraction,
             "device": self.device,
             "max_steps": self.max_steps,
+            "label_noise": self.label_noise,
+            "evaluations": self.evaluations,
             "files": _fingerprints((self.model, *self.methods)),
             "num_train": len(data.train),
             "num_test": len(data.test),

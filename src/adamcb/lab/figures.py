@@ -40,6 +40,12 @@ LOOKS = {
     "adamcb": Look("#0072B2", (0, (5, 1)), "P"),
     "adamcb-listing": Look("#CC79A7", (0, (2, 2)), "X"),
     "adamcb-scale-free": Look("#009E73", "-", "*"),
+    "last-norm": Look("#E69F00", (0, (6, 2)), "d"),
+    "last-loss": Look("#0072B2", (0, (1, 1)), "H"),
+    "vrb": Look("#999999", (0, (3, 1, 1, 1)), "8"),
+    "infobatch": Look("#CC79A7", (0, (6, 2)), "x"),
+    "selective-backprop": Look("#D55E00", (0, (1, 1)), "+"),
+    "presampling": Look("#56B4E9", (0, (5, 1)), "1"),
 }
 _SPARE = (
     Look("#CC79A7", "-", "h"),
@@ -47,7 +53,7 @@ _SPARE = (
     Look("#0072B2", (0, (1, 1)), ">"),
     Look("#D55E00", "-", "p"),
 )
-_STYLE: Any = {
+STYLE: Any = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -69,7 +75,7 @@ def look_of(method: str, methods: Sequence[str]) -> Look:
 def draw_comparison(folder: Path, results: Sequence[Row], config: dict[str, Any]) -> list[Path]:
     """Write epochs.png, epochs.svg, seconds.png and seconds.svg: loss and accuracy, in training and test."""
     written = []
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         for horizontal in ("epochs", "seconds"):
             figure = Figure(figsize=(9.0, 6.6), layout="constrained")
             for axes, measure in zip(figure.subplots(2, 2).flat, MEASURES, strict=True):
@@ -84,7 +90,7 @@ def draw_paper_figure(
 ) -> list[Path]:
     """Write a figure laid out as the paper's: a column for each dataset, training loss above test loss."""
     columns = len(parts)
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(max(4.2 * columns, 6.4), 6.6), layout="constrained")
         grid = figure.subplots(2, columns, squeeze=False)
         for column, (results, config) in enumerate(parts):

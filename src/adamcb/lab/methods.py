@@ -1,8 +1,8 @@
 """The methods that the experiments compare: who chooses batches, from which norms it learns, and who steps.
 
 Every method runs through `adamcb.AdamCB`, so that nothing but the method differs. Defaults are those of the paper's
-Table 2. A method of your own, in a file: `mine = Method("mine", selection=..., optimizer=...)`, and then
-`adamcb compare --method FILE.py:mine`.
+Table 2; the rivals, which others published, all step with Adam, as the baseline does. A method of your own, in a file:
+`mine = Method("mine", selection=..., optimizer=...)`, and then `adamcb compare --method FILE.py:mine`.
 """
 
 from __future__ import annotations
@@ -18,8 +18,13 @@ from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from adamcb import _checks
 from adamcb.lab.models import load_object
+from adamcb.lab.rivals import InfoBatch, LastSeen, Presampling, SelectiveBackprop, VarianceReducerBandit
 from adamcb.optim import AdamX
 from adamcb.selection import CombinatorialBandit, ReplacementBandit, Selection, UniformSelection
+
+# What a selection can learn from, and what it can be called with beside its sizes.
+FEEDBACK = ("exact", "last-layer", "losses")
+NEEDS = ("total_steps", "scorer")
 
 
 @dataclass(frozen=True)
@@ -31,9 +36,12 @@ class Method:
         label: What it is called in figures and tables; the name if empty.
         selection: Called with (num_samples, batch_size, exploration=..., generator=...).
         optimizer: Called with (parameters, lr=...).
-        norms: What the selection learns from: "exact", "last-layer", or None: nothing is measured.
+        norms: What the selection learns from: "exact", "last-layer", "losses" (the losses of the batch in place of
+            norms), or None: nothing is measured.
         lr: Learning rate, if the experiment does not set one.
         exploration: γ, if the experiment does not set one.
+        needs: What the selection is called with besides: "total_steps", how many batches will be drawn, and "scorer",
+            a `Scorer` that tells what the model makes of samples before they are chosen.
     """
 
     name: str
@@ -43,6 +51,7 @@ class Method:
     norms: str | None = None
     lr: float = 1e-3
     exploration: float = 0.4
+    needs: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.label:
@@ -92,6 +101,15 @@ _REGISTERED = (
     ),
 )
 METHODS = {method.name: method for method in _REGISTERED}
+_PUBLISHED = (
+    Method("last-norm", "last-seen norm", LastSeen, _adam, "exact"),
+    Method("last-loss", "last-seen loss", LastSeen, _adam, "losses"),
+    Method("vrb", "VRB", VarianceReducerBandit, _adam, "exact", needs=("total_steps",)),
+    Method("infobatch", "InfoBatch", InfoBatch, _adam, "losses", needs=("total_steps",)),
+    Method("selective-backprop", "Selective-Backprop", SelectiveBackprop, _adam, None, needs=("scorer",)),
+    Method("presampling", "presampling", Presampling, _adam, "last-layer", needs=("scorer",)),
+)
+RIVALS = {method.name: method for method in _PUBLISHED}
 # What is compared if nothing is asked for.
 DEFAULT_METHODS = ("adam", "adamx", "adambs-corrected", "adamcb", "adamcb-scale-free")
 
@@ -109,13 +127,16 @@ def get_method(reference: str) -> Method:
         'AdamCB (scale-free)'
     """
     if ":" not in reference:
-        _checks.one_of("method", reference, (*METHODS, "FILE.py:NAME"))
-        return METHODS[reference]
+        known = {**METHODS, **RIVALS}
+        _checks.one_of("method", reference, (*known, "FILE.py:NAME"))
+        return known[reference]
     method = load_object(reference)
     if not isinstance(method, Method):
         raise TypeError(f"`method` must name a Method, got method={reference!r}, a {type(method).__name__}.")
     if not all(part.isalnum() for part in method.name.replace("_", "-").split("-")):
         raise ValueError(f"`name` of a method must be letters, digits and dashes, got name={method.name!r}.")
     if method.norms is not None:
-        _checks.one_of("norms", method.norms, ("exact", "last-layer"))
+        _checks.one_of("norms", method.norms, FEEDBACK)
+    for need in method.needs:
+        _checks.one_of("needs", need, NEEDS)
     return method

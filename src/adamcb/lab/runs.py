@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +17,21 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
-from adamcb import AdamCB
+from adamcb import AdamCB, SelectedBatch, Selection
+from adamcb.lab.clock import Clock
 from adamcb.lab.datasets import ImageData
 from adamcb.lab.errors import Interrupted
 from adamcb.lab.experiment import Experiment
+from adamcb.lab.label_noise import with_wrong_labels
 from adamcb.lab.methods import Method, get_method
 from adamcb.lab.models import build_model
 from adamcb.lab.results import Row, read_json, run_folder, whole_file, write_json
+from adamcb.lab.rivals import Scorer
 from adamcb.lab.watch import WatchedSelection
 from adamcb.training import Ranks
 
-EVALUATION_BATCH = 1000
+# Small enough for the processor's caches: of a CNN, 1000 at a time take twice as long.
+EVALUATION_BATCH = 128
 MOST_CHOSEN = 48
 LOOK_SECONDS = 0.2
 
@@ -69,6 +73,8 @@ class Run:
         *,
         checkpoint_seconds: float = 10.0,
     ) -> None:
+        if experiment.label_noise is not None:
+            data = with_wrong_labels(data, experiment.label_noise, _derived_seed(seed, 3))
         self.experiment, self.seed, self.data, self.report = experiment, seed, data, report
         self.method = get_method(reference)
         self.folder, self.place = folder, run_folder(folder, self.method.name, seed)
@@ -77,12 +83,14 @@ class Run:
         self.ranks = Ranks.current()
         self.model = initial_model(experiment, data, seed)
         self._called = among_ranks(self.model, self.ranks)
-        self.watch = WatchedSelection(build_selection(experiment, self.method, len(data.train), seed))
+        scorer = Scorer(self.model, data.train, experiment.device)
+        self.watch = WatchedSelection(build_selection(experiment, self.method, len(data.train), seed, scorer=scorer))
         self.trainer = _build_trainer(experiment, self.method, self.model, self.watch, data.train)
         self.lr = [group["lr"] for group in self.trainer.optimizer.param_groups]
         self.results: list[Row] = []
+        self.between: list[Row] = []  # as `results`, within epochs
         self.selection: list[Row] = []
-        self.seconds = 0.0
+        self.clock = Clock()
         self.checkpoint_seconds = checkpoint_seconds
         self._loss = math.nan
         self._next_look = self._next_save = 0.0
@@ -91,6 +99,11 @@ class Run:
     def step(self) -> int:
         """How many steps were made."""
         return self.watch.num_draws
+
+    @property
+    def seconds(self) -> float:
+        """How long the training took so far, without evaluations."""
+        return self.clock.seconds
 
     def train(self) -> None:
         """Train to the end, from the last checkpoint if there is one, and leave `done.json` and the most chosen."""
@@ -110,18 +123,14 @@ class Run:
         if self.ranks.rank:
             return
         self._write_chosen()
-        write_json(
-            self.place / "done.json", {"results": self.results, "selection": self.selection, "diverged": diverged}
-        )
+        write_json(self.place / "done.json", {**self._rows(), "diverged": diverged})
         for leftover in ("checkpoint.pt", "progress.json"):
             (self.place / leftover).unlink(missing_ok=True)
 
     def _train_and_evaluate(self) -> None:
         self._next_save = time.monotonic() + self.checkpoint_seconds
         while True:
-            boundary = self.step % self.steps_per_epoch == 0 or self.step == self.total_steps
-            if boundary and not (self.results and self.results[-1]["step"] == self.step):
-                self._evaluate()
+            self._evaluate_if_due()
             if self.step == self.total_steps:
                 return
             self._train_epoch()
@@ -129,20 +138,26 @@ class Run:
     def _train_epoch(self) -> None:
         """Train to the end of the epoch, on the clock."""
         self.model.train()
-        start = time.perf_counter()
-        for inputs, labels in self.trainer:
+        self.clock.start()
+        for batch in self.trainer:
             self._set_lr()
-            loss = self.trainer.step(F.cross_entropy(self._called(inputs), labels, reduction="none"))
+            loss = train_batch(self.trainer, self._called, self.method, self.watch.selection, batch)
             if time.perf_counter() >= self._next_look:
                 self._synchronize()
-                self.seconds += time.perf_counter() - start
+                self.clock.stop()
                 self._loss = loss.item()
                 self._look()
-                start = time.perf_counter()
+                self.clock.start()
             if self.step == self.total_steps:
                 break
+            if self.step % self.steps_per_epoch and self._is_due():
+                self._synchronize()
+                self.clock.stop()
+                self._evaluate_if_due()
+                self.model.train()
+                self.clock.start()
         self._synchronize()
-        self.seconds += time.perf_counter() - start
+        self.clock.stop()
 
     def _set_lr(self) -> None:
         if self.experiment.schedule != "constant":
@@ -166,26 +181,48 @@ class Run:
             self._save()
         self._next_look = time.perf_counter() + LOOK_SECONDS
 
-    def _evaluate(self) -> None:
-        """Measure loss and accuracy on all data, off the clock, and note them with what the selection did."""
-        row: Row = {"epoch": -(-self.step // self.steps_per_epoch), "step": self.step, "seconds": self.seconds}
+    def _is_due(self) -> bool:
+        """Return whether an evaluation belongs here."""
+        if self.step in (0, self.total_steps):
+            return True
+        times = self.experiment.evaluations or 1
+        within = self.step % self.steps_per_epoch
+        return within in {round(part * self.steps_per_epoch / times) for part in range(times)}
+
+    def _evaluate_if_due(self) -> None:
+        """Note loss and accuracy if that belongs here and was not done before the run was stopped."""
+        if not self._is_due() or any(row["step"] == self.step for row in (*self.results[-1:], *self.between[-1:])):
+            return
+        row = self._evaluate()
+        if self.step % self.steps_per_epoch and self.step != self.total_steps:
+            self.between.append({**row, "epoch": self.step / self.steps_per_epoch})
+            self._look()
+            return
+        self.results.append(row)
+        self.selection.append({"epoch": row["epoch"], "step": self.step, **self.watch.read()})
+        self._loss = row["train_loss"]
+        self._look(row)
+
+    def _evaluate(self) -> Row:
+        """Return loss and accuracy on all data, measured off the clock."""
+        row: Row = {"epoch": -(-self.step // self.steps_per_epoch), "step": self.step, **self.clock.read()}
         for split, samples in (("train", self.data.train), ("test", self.data.test)):
             loss, accuracy = evaluate(self.model, samples, self.trainer.device, self._look)
             row |= {f"{split}_loss": loss, f"{split}_accuracy": accuracy}
         if not math.isfinite(row["train_loss"]) or not math.isfinite(row["test_loss"]):
             raise FloatingPointError("the loss on all data is not finite any more.")
-        self.results.append(row)
-        self.selection.append({"epoch": row["epoch"], "step": self.step, **self.watch.read()})
-        self._loss = row["train_loss"]
-        self._look(row)
+        return row
+
+    def _rows(self) -> dict[str, list[Row]]:
+        rows = {"results": self.results, "selection": self.selection}
+        return rows if self.experiment.evaluations is None else {**rows, "between": self.between}
 
     def _save(self) -> None:
         """Write a checkpoint. The rows go first: those that a checkpoint does not know of are dropped on resuming."""
         if self.ranks.rank:
             return
         start = time.monotonic()
-        rows = {"results": self.results, "selection": self.selection, "seconds": self.seconds}
-        write_json(self.place / "progress.json", rows)
+        write_json(self.place / "progress.json", {**self._rows(), **self.clock.read()})
         self.trainer.save(self.place / "checkpoint.pt")
         now = time.monotonic()
         self._next_save = now + max(self.checkpoint_seconds, 20 * (now - start))
@@ -195,9 +232,11 @@ class Run:
             return
         self.trainer.load(self.place / "checkpoint.pt")
         rows = read_json(self.place / "progress.json")
-        self.results = [row for row in rows["results"] if row["step"] <= self.step]
-        self.selection = [row for row in rows["selection"] if row["step"] <= self.step]
-        self.seconds = rows["seconds"]
+        self.results, self.selection, self.between = (
+            [row for row in rows.get(name, []) if row["step"] <= self.step]
+            for name in ("results", "selection", "between")
+        )
+        self.clock.set(rows)
 
     def _write_chosen(self) -> None:
         """Write the samples that were chosen most, with what the model makes of them now."""
@@ -233,11 +272,15 @@ def among_ranks(model: nn.Module, ranks: Ranks) -> nn.Module:
     return DistributedDataParallel(model) if ranks.size > 1 else model
 
 
-def build_selection(experiment: Experiment, method: Method, num_samples: int, seed: int) -> Any:
+def build_selection(
+    experiment: Experiment, method: Method, num_samples: int, seed: int, *, scorer: Scorer | None = None
+) -> Any:
     """Return a method's selection, with random numbers that the seed decides."""
     exploration = method.exploration if experiment.exploration is None else experiment.exploration
     generator = torch.Generator().manual_seed(_derived_seed(seed, 1))
-    return method.selection(num_samples, experiment.batch_size, exploration=exploration, generator=generator)
+    known = {"total_steps": experiment.total_steps(num_samples), "scorer": scorer}
+    needed = {name: known[name] for name in method.needs}
+    return method.selection(num_samples, experiment.batch_size, exploration=exploration, generator=generator, **needed)
 
 
 def _build_trainer(
@@ -251,24 +294,38 @@ def _build_trainer(
         selection.batch_size,
         selection=selection,
         optimizer=method.optimizer(parameters, lr=lr),
-        norms=method.norms,
+        norms=None if method.norms == "losses" else method.norms,
     )
 
 
 def warm_up(experiment: Experiment, method: Method, data: ImageData) -> None:
-    """Train a throwaway model for one step, so that compiling and the first touch are on nobody's clock."""
+    """Train a throwaway model for two steps, so that compiling and the first touch are on nobody's clock."""
     ranks = Ranks.current()
     size = min(experiment.batch_size, len(data.train) - 1, 4 * ranks.size)
     size -= size % ranks.size
     samples = TensorDataset(*(tensor[: size + 1] for tensor in data.train.tensors))
     model = initial_model(experiment, data, 0)
-    selection = method.selection(
-        len(samples), size, exploration=method.exploration, generator=torch.Generator().manual_seed(0)
-    )
+    small = replace(experiment, batch_size=size, max_steps=1)
     called = among_ranks(model, ranks)
-    with _build_trainer(experiment, method, model, selection, samples) as trainer:
-        for inputs, labels in trainer:
-            trainer.step(F.cross_entropy(called(inputs), labels, reduction="none"))
+    scorer = Scorer(model, samples, experiment.device)
+    selection = build_selection(small, method, len(samples), 0, scorer=scorer)
+    with _build_trainer(small, method, model, selection, samples) as trainer:
+        for _ in range(2):  # epochs: some methods choose from the second on
+            for batch in trainer:
+                train_batch(trainer, called, method, selection, batch)
+
+
+def train_batch(
+    trainer: AdamCB, model: nn.Module, method: Method, selection: Selection, batch: SelectedBatch
+) -> Tensor:
+    """Make one step, let the selection learn from it, and return the weighted loss."""
+    inputs, labels = batch
+    losses = F.cross_entropy(model(inputs), labels, reduction="none")
+    loss = trainer.step(losses)
+    if method.norms == "losses":
+        # Not through the trainer, and past the watch: they take what they hear for norms of gradients.
+        selection.update(batch.draw, losses.detach().double().cpu().numpy())
+    return loss
 
 
 def evaluate(

@@ -1,0 +1,50 @@
+"""A forward pass ahead of the choice: what the model makes of samples that may become a batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.utils.data import TensorDataset
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What a forward pass says of m samples.
+
+    Attributes:
+        losses: float64[m], the cross-entropy of each.
+        bounds: float64[m], ‖softmax − onehot‖, the norm of its gradient at the logits: times a constant it bounds the
+            norm of the whole gradient (Katharopoulos and Fleuret 2018).
+    """
+
+    losses: np.ndarray
+    bounds: np.ndarray
+
+
+class Scorer:
+    """Scores samples of a dataset by the model as it is now, without gradients.
+
+    Args:
+        model: The model in training. It is put into evaluation mode for the pass: dropout would score another model.
+        samples: Inputs and labels.
+        device: Where the model is.
+    """
+
+    def __init__(self, model: nn.Module, samples: TensorDataset, device: torch.device | str) -> None:
+        self.model, self.samples, self.device = model, samples, torch.device(device)
+
+    def __call__(self, indices: np.ndarray) -> Scores:
+        """Return the scores of the samples at `indices` (int64[m])."""
+        inputs, labels = (tensor[torch.from_numpy(indices)].to(self.device) for tensor in self.samples.tensors)
+        training = self.model.training
+        self.model.eval()
+        with torch.no_grad():
+            logits = self.model(inputs)
+            losses = F.cross_entropy(logits, labels, reduction="none")
+            bounds = torch.linalg.vector_norm(logits.softmax(1) - F.one_hot(labels, logits.shape[1]), dim=1)
+        self.model.train(training)
+        return Scores(losses.double().cpu().numpy(), bounds.double().cpu().numpy())
