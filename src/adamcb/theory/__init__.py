@@ -11,9 +11,10 @@ from adamcb.theory._bounds import (
 )
 from adamcb.theory._growth import Interval, growth_exponent, interval
 from adamcb.theory._logistic import LogisticProblem, Minimum
-from adamcb.theory._measure import Regret, measure_regret
+from adamcb.theory._measure import REGRET_FIELDS, Regret, measure_regret
 
 __all__ = [
+    "REGRET_FIELDS",
     "Constants",
     "Interval",
     "LogisticProblem",

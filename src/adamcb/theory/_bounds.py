@@ -85,7 +85,7 @@ def constants(
     Example:
         >>> rho = constants(100, 10, max_norm=1.0, diameter=1.0, exploration=1.0, lr=0.1, beta1_decay=0.9)
         >>> round(rho.rho1), round(rho.rho2), round(rho.rho3)
-        (500, 7516, 450000)
+        (500, 7521, 450000)
     """
     t, d = _checks.integer("steps", steps, low=1), _checks.integer("dimension", dimension, low=1)
     beta1 = _checks.real("betas[0]", betas[0], low=0.0, high=1.0, high_open=True)
@@ -182,7 +182,7 @@ def regret_bound(
     Example:
         >>> setting = dict(num_samples=1000, batch_size=32, steps=10_000, dimension=650, max_norm=1.0, diameter=1.0)
         >>> [f"{regret_bound(method, lr=0.1, **setting).online:.1e}" for method in METHODS]
-        ['3.0e+09', '3.6e+09', '4.3e+10']
+        ['3.0e+09', '4.7e+09', '3.8e+10']
     """
     _checks.one_of("method", method, METHODS)
     if method == "uniform":

@@ -33,6 +33,7 @@ class Regret:
         online: Σf_t(θ_t) − Σf_t(θ̂).
         gap_batches: (A), Σf(θ_t) − Σf_t(θ_t).
         gap_minimizers: (B), Σf_t(θ̂) − T·f(θ*).
+        overfit: Σf_t(θ*) − Σf_t(θ̂), at or above 0. Its expectation is that of −(B), with much less noise.
         max_norm: The largest gradient norm of all n samples at the evaluated steps.
         largest_seen: L_T, the largest norm that was sampled.
         diameter: The largest ‖θ_t − θ̂‖, or a little above it.
@@ -51,6 +52,7 @@ class Regret:
     online: float
     gap_batches: float
     gap_minimizers: float
+    overfit: float
     max_norm: float
     largest_seen: float
     diameter: float
@@ -206,6 +208,7 @@ class _Sums:
         """Return what the sums say."""
         # f_t summed over t is a weighted sum of the samples' losses.
         batches = self.problem.minimize(self.sample_weights, start=self.minimum.params, tolerance=_TOLERANCE)
+        at_minimum, _ = self.problem.evaluate(self.minimum.params)
         apart = batches.params - self.minimum.params
         least = steps * self.minimum.value
         share = steps / self.stands_for
@@ -216,6 +219,7 @@ class _Sums:
             online=self.batch_losses - batches.value,
             gap_batches=cumulative + least - self.batch_losses,
             gap_minimizers=batches.value - least,
+            overfit=float(self.sample_weights @ at_minimum) - batches.value,
             max_norm=self.max_norm,
             largest_seen=self.largest_seen,
             diameter=self.diameter + float(apart.norm()),
