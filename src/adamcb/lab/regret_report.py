@@ -29,19 +29,21 @@ _LOOKS = {
 
 
 def write_summary(path: Path, rows: Sequence[Row], dataset: str, problem: LogisticProblem) -> list[str]:
-    """Write summary.md, and return its lines."""
+    """Write summary.md with all tables, and return the lines with the growth exponents."""
     lines = [
         f"# Regret on {dataset}: logistic regression, n = {problem.num_samples}, d = {problem.dimension}, "
         f"μ = {problem.penalty:g}",
         "",
         "± is half of a 95 % interval over seeds.",
     ]
+    short = list(lines)
     for sweep in _present(rows, "sweep"):
         part = [row for row in rows if row["sweep"] == sweep]
-        lines += ["", f"## Against {sweep}", "", *_exponents(part, sweep)]
-        lines += ["", *_decomposition(part, sweep), "", *_bounds(part, sweep)]
+        exponents = ["", f"## Against {sweep}: {_fixed(part, sweep)}", "", *_exponents(part, sweep)]
+        short += exponents
+        lines += [*exponents, "", *_decomposition(part, sweep), "", *_bounds(part, sweep)]
     write_text(path, "\n".join(lines) + "\n")
-    return lines
+    return short
 
 
 def _present(rows: Iterable[Row], column: str) -> list[Any]:
@@ -75,19 +77,28 @@ def _exponent(points: np.ndarray, values: np.ndarray) -> str:
 
 def _decomposition(rows: Sequence[Row], sweep: str) -> list[str]:
     """Return a table of the regrets, the gaps and the second moment at every point."""
-    heads = (sweep, "method", "γ", "cumulative", "online", "(A)", "(B)", "overfit", "moment / uniform", "best fixed")
+    heads = (sweep, "method", "γ", "cumulative", "÷ uniform", "online", "(A)", "(B)", "overfit",
+             "moment ÷ uniform", "best fixed ÷ uniform")  # fmt: skip
     lines = [_line(*heads), _rule(len(heads))]
     for point in sorted(_present(rows, ACROSS[sweep])):
+        here = [row for row in rows if row[ACROSS[sweep]] == point]
         for method in _present(rows, "method"):
-            own = [row for row in rows if row["method"] == method and row[ACROSS[sweep]] == point]
-            names = ("cumulative", "online", "gap_batches", "gap_minimizers", "overfit")
-            regrets = [_measured([row[name] for row in own]) for name in names]
+            own = [row for row in here if row["method"] == method]
+            gaps = [_measured([row[name] for row in own]) for name in ("gap_batches", "gap_minimizers", "overfit")]
             moments = [
                 str(interval([row[name] / row["uniform_moment"] for row in own]))
                 for name in ("moment", "best_fixed_moment")
             ]
-            lines.append(_line(point, METHODS[method].label, f"{own[0]['exploration']:.3f}", *regrets, *moments))
+            regrets = [_measured([row[name] for row in own]) for name in ("cumulative", "online")]
+            regrets.insert(1, _paired(own, here))
+            lines.append(_line(point, METHODS[method].label, f"{own[0]['exploration']:.3f}", *regrets, *gaps, *moments))
     return lines
+
+
+def _paired(own: Sequence[Row], here: Sequence[Row]) -> str:
+    """Return cumulative regret as a multiple of uniform sampling's, seed by seed: these draw from the same numbers."""
+    uniform = {row["seed"]: row["cumulative"] for row in here if row["method"] == "uniform"}
+    return str(interval([row["cumulative"] / uniform[row["seed"]] for row in own])) if uniform else "–"
 
 
 def _bounds(rows: Sequence[Row], sweep: str) -> list[str]:
@@ -189,7 +200,7 @@ def _draw_bounds(axes: Axes, rows: Sequence[Row], sweep: str) -> None:
                               fontsize=8, color="#333333")  # fmt: skip
     if methods:
         _scale(axes, points, "log")
-    axes.set_title("measured, and the bounds of the theorems")
+    axes.set_title("measured, and the theorems' bounds")
     axes.set_xlabel(sweep)
 
 
@@ -197,10 +208,13 @@ def _plot(axes: Axes, method: str, points: np.ndarray, values: np.ndarray) -> No
     look = _LOOKS[method]
     found = [interval(values[:, i]) for i in range(len(points))]
     mean = np.array([entry.mean for entry in found])
-    margin = np.nan_to_num(np.array([entry.margin for entry in found]))
-    axes.fill_between(points, np.maximum(mean - margin, 0.5 * mean), mean + margin, color=look.color, alpha=0.15, lw=0)
-    axes.plot(points, mean, color=look.color, linestyle=look.dashes, marker=look.marker, markersize=4.5, linewidth=1.5,
-              label=METHODS[method].label)  # fmt: skip
+    above = np.nan_to_num(np.array([entry.margin for entry in found]))
+    below = np.minimum(above, 0.5 * mean)  # a logarithmic axis has no room for 0
+    # A step aside for every method, or one would hide the others.
+    aside = 1.02 ** (list(METHODS).index(method) - 0.5 * (len(METHODS) - 1))
+    axes.errorbar(aside * points, mean, yerr=[below, above], color=look.color, linestyle=look.dashes,
+                  marker=look.marker, markersize=4.5, linewidth=1.5, capsize=2.5, elinewidth=1.0,
+                  label=METHODS[method].label)  # fmt: skip
 
 
 def _scale(axes: Axes, points: np.ndarray, vertical: str) -> None:
