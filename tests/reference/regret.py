@@ -32,9 +32,10 @@ def weighted_minimum(problem, weights):
 
     def value_and_gradient(flat):
         params = torch.tensor(flat).view(shape).requires_grad_()
-        total = sum(float(weights[i]) * sample_loss(problem, params, i) for i in range(problem.num_samples))
-        total.backward()
-        return total.item(), params.grad.flatten().numpy()
+        losses = torch.stack([sample_loss(problem, params, i) for i in range(problem.num_samples)])
+        total = torch.as_tensor(weights) @ losses
+        (gradient,) = torch.autograd.grad(total, params)
+        return total.item(), gradient.flatten().numpy()
 
     found = minimize(value_and_gradient, np.zeros(shape.numel()), jac=True, method="BFGS", options={"gtol": 1e-9})
     return torch.tensor(found.x).view(shape)
@@ -53,7 +54,9 @@ def slow_regret(problem, selection, steps, *, lr, betas, beta1_decay, eps):
         probs = selection.inclusion_probs()
         draw = selection.draw()
         own = 1.0 / (n * draw.probs)
-        gradient = sum(w * sample_gradient(problem, params, i) for w, i in zip(own, draw.indices, strict=True))
+        gradient = torch.stack(
+            [w * sample_gradient(problem, params, i) for w, i in zip(own, draw.indices, strict=True)]
+        ).sum(0)
         full.append(np.mean([float(sample_loss(problem, params, i)) for i in everyone]))
         batch.append(sum(w * float(sample_loss(problem, params, i)) for w, i in zip(own, draw.indices, strict=True)))
         moments.append(k / n**2 * (norms**2 / probs).sum())
@@ -81,7 +84,7 @@ def slow_regret(problem, selection, steps, *, lr, betas, beta1_decay, eps):
         "largest_seen": max(seen),
         "least_diameter": max(float((params - hat).norm()) for params in iterates),
         "least_coordinate_diameter": max(float((params - hat).abs().max()) for params in iterates),
-        "gradient_sums": float(sum(g**2 for g in gradients).sqrt().sum()),
+        "gradient_sums": float(torch.stack(gradients).square().sum(0).sqrt().sum()),
         "sampled_moment": sum(sampled),
         "moment": sum(moments),
         "uniform_moment": (norms**2).mean(axis=1).sum(),

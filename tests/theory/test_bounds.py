@@ -1,13 +1,16 @@
 """The bounds: by hand, and how they grow."""
 
 import math
+from typing import Any
 
 import pytest
 from pytest import approx
 
 from adamcb.theory import bandit_regret, constants, exploration, regret_bound, regret_order
 
-SETTING = dict(num_samples=1000, batch_size=20, steps=500, dimension=30, max_norm=3.0, diameter=2.0, lr=0.05)
+SETTING: dict[str, Any] = dict(
+    num_samples=1000, batch_size=20, steps=500, dimension=30, max_norm=3.0, diameter=2.0, lr=0.05
+)
 
 
 def test_exploration_is_lemma_2s_and_is_1_for_short_horizons():
@@ -20,9 +23,7 @@ def test_exploration_is_lemma_2s_and_is_1_for_short_horizons():
 
 
 def test_the_constants_are_those_of_lemma_1():
-    rho = constants(
-        500, 30, max_norm=3.0, diameter=2.0, exploration=0.25, lr=0.05, betas=(0.8, 0.81), beta1_decay=0.5
-    )
+    rho = constants(500, 30, max_norm=3.0, diameter=2.0, exploration=0.25, lr=0.05, betas=(0.8, 0.81), beta1_decay=0.5)
     assert rho.rho1 == approx(4 * 3 / (2 * 0.05 * 0.25 * 0.04))
     assert rho.rho2 == approx(0.05 * math.sqrt(1 + math.log(500)) / (0.04 * math.sqrt(0.19) * (1 - 0.8 / 0.9)))
     assert rho.rho3 == approx(30 * 0.8 * 4 * 3 / (2 * 0.05 * 0.25 * 0.04 * 0.25))
@@ -73,7 +74,7 @@ def test_measured_norms_tighten_the_bound():
 
 
 def test_with_lemma_2s_exploration_the_bound_of_adamcb_grows_like_t_and_with_a_fixed_one_like_its_root():
-    setting = dict(SETTING, beta1_decay=0.5)
+    setting: Any = dict(SETTING, beta1_decay=0.5)
     for gamma, power in ((None, 4.0), (0.4, 2.0)):
         short, long = (
             regret_bound("adamcb", **{**setting, "steps": steps}, exploration=gamma) for steps in (10**8, 4 * 10**8)
@@ -91,7 +92,7 @@ def test_the_bound_of_adamcb_is_least_where_it_is_uniform_sampling():
 
 
 def test_at_a_fixed_exploration_the_sampling_term_rises_with_n_where_table_1_has_it_fall():
-    sizes = dict(batch_size=20, steps=100_000)
+    sizes: Any = dict(batch_size=20, steps=100_000)
     few, many = (
         regret_bound("adamcb", **{**SETTING, **sizes, "num_samples": n}, exploration=0.1).sampling for n in (2000, 4000)
     )
@@ -101,7 +102,7 @@ def test_at_a_fixed_exploration_the_sampling_term_rises_with_n_where_table_1_has
 
 
 def test_table_1_as_printed():
-    sizes = dict(num_samples=16, batch_size=4, steps=100, dimension=9)
+    sizes: Any = dict(num_samples=16, batch_size=4, steps=100, dimension=9)
     assert regret_order("uniform", **sizes) == approx((90, 3 * math.sqrt(100 / 16)))
     assert regret_order("adambs", **sizes) == approx((90, 3 / 8 * (100 * math.log(16)) ** 0.25))
     assert regret_order("adamcb", **sizes) == approx((90, 3 / 8 * (25 * math.log(4)) ** 0.25))

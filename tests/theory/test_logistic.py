@@ -40,7 +40,7 @@ def test_the_minimizer_is_found_to_a_gradient_norm_of_1e_8(weighted, generator):
         weights[:5] = 0.0  # samples that were never drawn
     found = problem.minimize(weights)
     used = torch.full((30,), 1 / 30, dtype=torch.float64) if weights is None else weights
-    gradient = sum(used[i] * sample_gradient(problem, found.params, i) for i in range(30))
+    gradient = torch.stack([used[i] * sample_gradient(problem, found.params, i) for i in range(30)]).sum(0)
     assert float(gradient.norm()) / float(used.sum()) <= 1e-8
     torch.testing.assert_close(found.params, weighted_minimum(problem, used), rtol=0, atol=1e-6)
     assert found.value == pytest.approx(weighted_loss(problem, found.params, used), rel=1e-12)

@@ -88,7 +88,7 @@ def test_gap_a_is_0_for_independent_draws_and_not_for_reshuffled_epochs(epoch):
     gap = 0.0
     for first in pairs:
         params = problem.start().requires_grad_()
-        params.grad = sum(sample_gradient(problem, params.detach(), i) for i in first) / 2
+        params.grad = torch.stack([sample_gradient(problem, params.detach(), i) for i in first]).mean(0)
         AdamX([params], lr=0.5).step()
         losses = problem.evaluate(params.detach())[0].numpy()
         follow = [pair for pair in pairs if not epoch or not set(pair) & set(first)]

@@ -145,7 +145,7 @@ def draw_figures(folder: Path, rows: Sequence[Row], dataset: str) -> list[Path]:
             _draw_moment(moment, part, sweep)
             _draw_bounds(bounds, part, sweep)
             handles, labels = regret.get_legend_handles_labels()
-            figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), handlelength=4.0)
+            figure.legend(handles, labels, loc="outside lower center", ncols=min(len(labels), 4), handlelength=3.5)
             seeds = len(_present(part, "seed"))
             figure.suptitle(f"{dataset}: {_fixed(part, sweep)}; mean and 95 % interval over {seeds} seeds", fontsize=10)
             written += save(figure, folder, f"regret-{dataset}-{sweep}")

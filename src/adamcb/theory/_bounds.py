@@ -1,9 +1,9 @@
 """The paper's regret bounds with every constant written out.
 
 Letters: n `num_samples`, K `batch_size`, T `steps`, d `dimension`, L `max_norm`, D `diameter`, γ `exploration`,
-α `lr`, β₁ and β₂ `betas`, η = β₁/√β₂, λ `beta1_decay`, ε `eps`. Gradient estimates are unbiased, (1/n)·Σ_{j∈J} g_j/p_j with
-probabilities that sum to K, so that Lemma 1 reads (K/n²)·Σ‖g‖²/p² where the paper, whose estimate is K times too small,
-has 1/(n²K). For AdamBS, where its probabilities sum to 1, the two agree.
+α `lr`, β₁ and β₂ `betas`, η = β₁/√β₂, λ `beta1_decay`, ε `eps`. Gradient estimates are unbiased, (1/n)·Σ_{j∈J} g_j/p_j
+with probabilities that sum to K, so that Lemma 1 reads (K/n²)·Σ‖g‖²/p² where the paper, whose estimate is K times too
+small, has 1/(n²K). For AdamBS, where the paper's probabilities sum to 1, the two agree.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ def exploration(num_samples: int, batch_size: int, steps: int, *, method: str = 
 
 
 _lemma2 = exploration  # for functions with an argument of that name
+
 
 @dataclass(frozen=True)
 class Constants:

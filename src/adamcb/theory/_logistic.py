@@ -2,8 +2,8 @@
 
 Parameters θ are a matrix [classes, features + 1]; its last column multiplies a constant 1. The loss of sample i is
     ℓᵢ(θ) = −log softmax(θ x̃ᵢ)[yᵢ] + (μ/2) ‖θ‖²,    x̃ᵢ = (xᵢ, 1),
-so that the penalty is part of every sample's loss, and f(θ) = (1/n) Σᵢ ℓᵢ(θ). With δᵢ = softmax(θ x̃ᵢ) − e_yᵢ the gradient
-is δᵢ x̃ᵢᵀ + μ θ, and its norm needs no gradient:
+so that the penalty is part of every sample's loss, and f(θ) = (1/n) Σᵢ ℓᵢ(θ). With δᵢ = softmax(θ x̃ᵢ) − e_yᵢ the
+gradient is δᵢ x̃ᵢᵀ + μ θ, and its norm needs no gradient:
     ‖∇ℓᵢ‖² = ‖δᵢ‖² ‖x̃ᵢ‖² + 2μ δᵢ·(θ x̃ᵢ) + μ² ‖θ‖².
 """
 
