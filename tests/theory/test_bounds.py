@@ -83,6 +83,17 @@ def test_with_lemma_2s_exploration_the_bound_of_adamcb_grows_like_t_and_with_a_f
         assert long.online / short.online > 0.9 * power
 
 
+def test_with_its_hidden_constant_the_bandits_term_rises_with_k_and_like_the_three_quarters_power_of_t():
+    def sampling(**changes):
+        sizes = {**SETTING, "steps": 10**6, **changes}
+        return regret_bound("adamcb", **sizes).sampling / math.sqrt(1 + math.log(sizes["steps"]))
+
+    assert sampling(steps=16 * 10**6) / sampling() == approx(8)
+    shape = [(k / (n * math.log(n / k))) ** 0.25 for k, n in ((20, 1000), (320, 1000), (20, 16_000))]
+    assert sampling(batch_size=320) / sampling() == approx(shape[1] / shape[0])
+    assert sampling(num_samples=16_000) / sampling() == approx(shape[2] / shape[0])
+
+
 def test_the_bound_of_adamcb_is_least_where_it_is_uniform_sampling():
     for steps in (100, 10_000, 10**6):
         gammas = [0.01 * step for step in range(1, 101)]

@@ -163,7 +163,7 @@ def _draw_regret(axes: Axes, rows: Sequence[Row], sweep: str) -> None:
     _scale(axes, points, "log")
     low, high = axes.get_ylim()
     if high / low < 20.0:  # or there would be no label between two powers of ten
-        ticks = [m * 10.0**e for e in range(-1, 6) for m in (1, 2, 3, 5) if low <= m * 10.0**e <= high]
+        ticks = [m * 10.0**e for e in range(-1, 6) for m in (1, 1.5, 2, 3, 4, 5, 6, 8) if low <= m * 10.0**e <= high]
         axes.set_yticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.yaxis.set_minor_formatter(NullFormatter())
     axes.set_title("cumulative regret")
@@ -179,7 +179,7 @@ def _draw_moment(axes: Axes, rows: Sequence[Row], sweep: str) -> None:
     points, best = grid(rows, sweep, method, "best_fixed_moment")
     best = (best / grid(rows, sweep, method, "uniform_moment")[1]).mean(axis=0)
     axes.plot(points, best, color="#555555", linewidth=1.0, linestyle=(0, (1, 3)))
-    axes.annotate("best fixed probabilities", (points[-1], best[-1]), xytext=(-2, -4), textcoords="offset points",
+    axes.annotate("best fixed probabilities", (points[-1], best[-1]), xytext=(-2, -14), textcoords="offset points",
                   ha="right", va="top", fontsize=8, color="#333333")  # fmt: skip
     _scale(axes, points, "linear")
     axes.set_ylim(bottom=0.0)
@@ -190,16 +190,21 @@ def _draw_moment(axes: Axes, rows: Sequence[Row], sweep: str) -> None:
 def _draw_bounds(axes: Axes, rows: Sequence[Row], sweep: str) -> None:
     """Draw the measured regret at the bottom, and the bounds, whose names stand on the lines."""
     methods = [name for name in _present(rows, "method") if METHODS[name].theorem]
-    labeled = ("adamcb" if "adamcb" in methods else methods[-1]) if methods else None
-    for method in methods:
-        for column, words in (("cumulative", "measured"), ("bound", "theorem"), ("bound_printed", "as printed")):
+    for column, words in (("cumulative", "measured"), ("bound", "theorem"), ("bound_printed", "theorem as printed")):
+        heights = []
+        for method in methods:
             points, values = grid(rows, sweep, method, column)
             _plot(axes, method, points, values)
-            if method == labeled:
-                axes.annotate(words, (points[0], values.mean(axis=0)[0]), xytext=(2, 6), textcoords="offset points",
-                              fontsize=8, color="#333333")  # fmt: skip
-    if methods:
-        _scale(axes, points, "log")
+            middle = len(points) // 2
+            heights.append(values.mean(axis=0)[middle])
+        if methods:
+            # The topmost name stands above its lines, the others below theirs, so that none is between two bounds.
+            top = column == "bound_printed"
+            axes.annotate(words, (points[middle], max(heights) if top else min(heights)), xytext=(0, 7 if top else -7),
+                          textcoords="offset points", ha="center", va="bottom" if top else "top", fontsize=8,
+                          color="#333333")  # fmt: skip
+            _scale(axes, points, "log")
+    axes.margins(y=0.1)
     axes.set_title("measured, and the theorems' bounds")
     axes.set_xlabel(sweep)
 
