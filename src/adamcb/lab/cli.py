@@ -75,6 +75,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     _add_compare(commands)
     _add_reproduce(commands)
+    _add_regret(commands)
     _add_inspect(commands)
     _add_bench(commands)
     return parser
@@ -144,6 +145,13 @@ def _add_reproduce(commands: Any) -> None:
     add("--steps", type=int, metavar="N", help="end every run after so many steps")
     add("--batch-size", type=int, metavar="K", help="instead of the scale's")
     _add_running(parser)
+
+
+def _add_regret(commands: Any) -> None:
+    from adamcb.lab.regret import add_options
+
+    text = "measure regret on convex logistic regression against T, K and n, beside the paper's bounds"
+    add_options(_command(commands, "regret", run_regret, text))
 
 
 def _add_inspect(commands: Any) -> None:
@@ -234,6 +242,13 @@ def run_reproduce(options: argparse.Namespace, parser: argparse.ArgumentParser) 
     from adamcb.lab.reproduce import reproduce
 
     return reproduce(options, running_options(options, parser), parser, _errors(), _output())
+
+
+def run_regret(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Do `adamcb regret`."""
+    from adamcb.lab import regret
+
+    return regret.run_regret(options, parser, _errors(), _output())
 
 
 def run_inspect(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
