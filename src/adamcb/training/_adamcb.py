@@ -54,7 +54,9 @@ class AdamCB:
         batch_size: K.
         lr: Learning rate of the default optimizer.
         selection: Chooses batches. None: `CombinatorialBandit(n, K, feedback="scale-free")`, seeded by `seed`.
-        optimizer: One optimizer or several, all of which step. None: `AdamX(lr=lr, bias_correction=True)`.
+        optimizer: One optimizer or several, all of which step. None: `AdamX(lr=lr, bias_correction=True)`. "external":
+            a framework's loop steps, zeroes gradients and saves the model. `update` then learns, no more, and states
+            hold what choosing batches needs, no more.
         norms: "exact", "last-layer" (see `PerSampleNorms`), or None: measure nothing and learn nothing. A
             `UniformSelection` learns nothing, so for it nothing is measured.
         num_workers: How many processes load data.
@@ -78,7 +80,7 @@ class AdamCB:
         lr: float | Tensor = 1e-3,
         *,
         selection: Selection | None = None,
-        optimizer: Optimizer | Sequence[Optimizer] | None = None,
+        optimizer: Optimizer | Sequence[Optimizer] | str | None = None,
         norms: str | None = "exact",
         num_workers: int = 0,
         device: torch.device | str | None = None,
@@ -237,6 +239,8 @@ class AdamCB:
         self.meter.note_norms(draw, norms)
 
     def _step_optimizers(self, scaler: torch.amp.GradScaler | None) -> None:
+        if not self.optimizers:  # external
+            return
         start = time.perf_counter()
         for optimizer in self.optimizers:
             if scaler is None:
@@ -292,7 +296,7 @@ class AdamCB:
         Raises:
             RuntimeError: If a batch was taken and not trained on yet: save between steps.
         """
-        if self._draw is not None or self._weighed:
+        if self.optimizers and (self._draw is not None or self._weighed):
             raise RuntimeError("A state must be saved between steps, and a batch is waiting for `step` or `update`.")
         return _state.collect(self._parts, self.epoch)
 
@@ -312,9 +316,8 @@ class AdamCB:
 
     @property
     def _parts(self) -> _state.Parts:
-        return _state.Parts(
-            self.model, self.optimizers, self.selection, self._late, self.meter, self.loader, self.device
-        )
+        model = self.model if self.optimizers else None  # external optimizers: a framework saves both
+        return _state.Parts(model, self.optimizers, self.selection, self._late, self.meter, self.loader, self.device)
 
     def save(self, path: str | os.PathLike[str], extra: Any = None) -> None:
         """Write a checkpoint. A crash while writing leaves the older file whole.
