@@ -5,5 +5,6 @@ Draws are made in the main process; workers get indices and nothing else. Nothin
 
 from adamcb.data._batch import SelectedBatch
 from adamcb.data._loader import BanditLoader
+from adamcb.data._part import DrawPart, part_of, whole_of
 
-__all__ = ["BanditLoader", "SelectedBatch"]
+__all__ = ["BanditLoader", "DrawPart", "SelectedBatch", "part_of", "whole_of"]

@@ -10,6 +10,7 @@ import torch
 
 from adamcb import _checks
 from adamcb.data._fetch import Order
+from adamcb.data._part import part_of
 from adamcb.selection import Draw, Selection
 
 _KEYS = ("num_samples", "batch_size", "seed", "position", "in_epoch", "next_number", "pending")
@@ -20,6 +21,9 @@ class DrawSampler:
 
     Integrations look for `sampler`, `set_epoch`, `generator` and `batch_size` here, as in torch's `BatchSampler`.
 
+    With several ranks, each makes every draw whole, loads its own part of it, and saves whole draws: a state that any
+    rank saved can be loaded by any number of ranks.
+
     Attributes:
         pending: The draws made but not handed out yet, by number, oldest first.
         position: How many batches of this epoch were handed out.
@@ -27,10 +31,13 @@ class DrawSampler:
 
     drop_last = True
 
-    def __init__(self, selection: Selection, seed: int) -> None:
+    def __init__(self, selection: Selection, seed: int, rank: int = 0, num_ranks: int = 1) -> None:
         self.selection = selection
         self.batch_size = selection.batch_size
         self.seed = seed
+        self.rank, self.num_ranks = rank, num_ranks
+        # A shard of a selection does not cover the dataset by itself, and says how long an epoch is.
+        self._length = int(getattr(selection, "draws_per_epoch", selection.num_samples // selection.batch_size))
         self.pending: dict[int, Draw] = {}
         self.position = 0
         self._next_number = 0
@@ -52,12 +59,12 @@ class DrawSampler:
         """Do nothing: the selection goes on from its own state, so epochs differ by themselves."""
 
     def __len__(self) -> int:
-        return self.selection.num_samples // self.batch_size
+        return self._length
 
     def __iter__(self) -> Iterator[Order]:
         """Give out the pending draws, then draw until the epoch is complete."""
         for number, draw in list(self.pending.items()):
-            yield number, self.seed, draw.indices
+            yield self._order(number, draw)
         # Handing out a batch moves a draw from `pending` to `position`: the sum counts the draws of the epoch.
         while self.position + len(self.pending) < len(self):
             number, draw = self._next_number, self.selection.draw()
@@ -68,7 +75,13 @@ class DrawSampler:
                 )
             self._next_number += 1
             self.pending[number] = draw
-            yield number, self.seed, draw.indices
+            yield self._order(number, draw)
+
+    def _order(self, number: int, draw: Draw) -> Order:
+        seed = self.seed
+        if self.rank:  # or the ranks' random transforms would be the same
+            seed = int(np.random.SeedSequence((seed, self.rank, 2)).generate_state(1, np.uint64)[0])
+        return number, seed, part_of(draw, self.rank, self.num_ranks).indices
 
     def begin(self) -> int:
         """Start an epoch, or go on with the one that was loaded; return the number of this visit."""
@@ -86,9 +99,9 @@ class DrawSampler:
             )
 
     def hand_out(self, number: int) -> Draw:
-        """Return the draw of the batch that is now given to the training loop."""
+        """Return the draw of the batch that is now given to the training loop, or this rank's part of it."""
         self.position += 1
-        return self.pending.pop(number)
+        return part_of(self.pending.pop(number), self.rank, self.num_ranks)
 
     def finish(self) -> None:
         """End the epoch. Draws still pending now are those whose batch could not be loaded."""

@@ -41,6 +41,10 @@ class BanditLoader:
     What a `worker_init_fn` seeds in these three is overridden; generators that the dataset keeps itself are neither
     touched nor saved. Without workers, transforms use the global generators of the main process, never seeded here.
 
+    **Several processes.** With `num_ranks`, every rank makes the same draws, loads its own K/W rows of each, and its
+    batches have that part as `draw`; `draw.whole` is all of it. `selection` must be seeded alike on every rank and hear
+    the same feedback. States hold whole draws, so one that was saved by any rank is good for any number of ranks.
+
     Args:
         dataset: A map-style dataset of n samples: `__len__` and `__getitem__`, optionally `__getitems__`.
         selection: Chooses the batches; its `num_samples` must be n.
@@ -55,11 +59,14 @@ class BanditLoader:
         persistent_workers: Keep the workers from epoch to epoch.
         pin_memory_device: As in `DataLoader`; recent torch ignores it.
         in_order: False: hand out batches as they are ready. Resuming is not exact then.
-        seed: For random transforms in the workers.
+        seed: For random transforms in the workers; ranks differ by themselves.
+        rank: Which part of each draw to load.
+        num_ranks: W, into how many equal parts draws are shared out.
 
     Raises:
         TypeError: If `dataset` is not map-style or `selection` is no selection.
-        ValueError: If `dataset` is empty or has another length than `selection.num_samples`.
+        ValueError: If `dataset` is empty or has another length than `selection.num_samples`, or if `num_ranks` does not
+            divide K.
 
     Example:
         >>> from adamcb.selection import CombinatorialBandit
@@ -90,8 +97,11 @@ class BanditLoader:
         pin_memory_device: str = "",
         in_order: bool = True,
         seed: int = 0,
+        rank: int = 0,
+        num_ranks: int = 1,
     ) -> None:
         _check_dataset(dataset, selection)
+        _check_ranks(selection.batch_size, rank, num_ranks)
         self.dataset, self.selection = dataset, selection
         self.batch_size = selection.batch_size
         self.num_workers = _checks.integer("num_workers", num_workers, low=0)
@@ -99,7 +109,7 @@ class BanditLoader:
         self.pin_memory, self.persistent_workers, self.in_order = pin_memory, persistent_workers, in_order
         if num_workers == 0 and timeout != 0:
             raise ValueError(f"`timeout` must be 0 without workers, got timeout={timeout}.")
-        self.batch_sampler = DrawSampler(selection, _checks.integer("seed", seed, low=0))
+        self.batch_sampler = DrawSampler(selection, _checks.integer("seed", seed, low=0), rank, num_ranks)
         self.sampler = self.batch_sampler.sampler
         self._fetcher = Fetcher(dataset, None if self.collate_fn is collate else collate_fn)
         # Without a generator of its own, DataLoader would take a number from the global one every epoch.
@@ -188,3 +198,10 @@ def _check_dataset(dataset: Any, selection: Any) -> None:
         raise ValueError("`dataset` must not be empty, got len(dataset)=0.")
     if length != selection.num_samples:
         raise ValueError(f"`dataset` must have selection.num_samples={selection.num_samples} samples, got {length}.")
+
+
+def _check_ranks(batch_size: int, rank: Any, num_ranks: Any) -> None:
+    _checks.integer("num_ranks", num_ranks, low=1)
+    _checks.integer("rank", rank, low=0, high=num_ranks - 1)
+    if batch_size % num_ranks:
+        raise ValueError(f"`batch_size` must be a multiple of num_ranks={num_ranks}, got batch_size={batch_size}.")

@@ -6,5 +6,14 @@ NumPy arrays in and out; random numbers from a `torch.Generator`. Nothing here k
 from adamcb.selection._depround import depround
 from adamcb.selection._draw import Draw, Selection
 from adamcb.selection._policies import CombinatorialBandit, ReplacementBandit, UniformSelection
+from adamcb.selection._sharded import ShardedSelection
 
-__all__ = ["CombinatorialBandit", "Draw", "ReplacementBandit", "Selection", "UniformSelection", "depround"]
+__all__ = [
+    "CombinatorialBandit",
+    "Draw",
+    "ReplacementBandit",
+    "Selection",
+    "ShardedSelection",
+    "UniformSelection",
+    "depround",
+]

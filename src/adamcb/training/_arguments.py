@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -12,7 +13,9 @@ from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from adamcb import _checks
 from adamcb.optim import AdamX
-from adamcb.selection import CombinatorialBandit, Selection
+from adamcb.selection import CombinatorialBandit, Selection, ShardedSelection, UniformSelection
+from adamcb.selection._sharded import shard_size
+from adamcb.training._ranks import Ranks
 
 
 def check_losses(losses: Any, size: int) -> None:
@@ -40,15 +43,46 @@ def device_of(model: nn.Module) -> torch.device:
 
 def selection_or_default(selection: Selection | None, dataset: Any, batch_size: int, seed: int) -> Selection:
     """Return `selection`, or the default one for this dataset."""
-    _checks.integer("batch_size", batch_size, low=1)
     if selection is None:
-        generator = torch.Generator().manual_seed(_checks.integer("seed", seed, low=0))
-        return CombinatorialBandit(_length(dataset), batch_size, feedback="scale-free", generator=generator)
+        return _default(_length(dataset), batch_size, _checks.integer("seed", seed, low=0))
     if not isinstance(selection, Selection):
         raise TypeError(f"`selection` must be a Selection, got selection of type {type(selection).__name__}.")
     if selection.batch_size != batch_size:
         raise ValueError(f"`batch_size` must be the selection's, {selection.batch_size}, got batch_size={batch_size}.")
     return selection
+
+
+def shard_or_default(
+    selection: Selection | None, dataset: Any, batch_size: int, seed: int, ranks: Ranks
+) -> ShardedSelection:
+    """Return the selection of this rank's shard: around `selection`, or around the default one."""
+    num_samples, own_batch = _length(dataset), batch_size // ranks.size
+    size = shard_size(num_samples, ranks.rank, ranks.size)
+    if selection is None:
+        selection = _default(size, own_batch, seed_of(_checks.integer("seed", seed, low=0), ranks.rank))
+    elif not isinstance(selection, Selection):
+        raise TypeError(f"`selection` must be a Selection, got selection of type {type(selection).__name__}.")
+    if (selection.num_samples, selection.batch_size) != (size, own_batch):
+        rule = f"draw {own_batch} of the {size} samples of rank {ranks.rank}, because sharded=True"
+        got = f"selection.num_samples={selection.num_samples} and selection.batch_size={selection.batch_size}"
+        raise ValueError(f"`selection` must {rule}, got {got}.")
+    return ShardedSelection(selection, num_samples, shard=ranks.rank, num_shards=ranks.size)
+
+
+def _default(num_samples: int, batch_size: int, seed: int) -> CombinatorialBandit:
+    generator = torch.Generator().manual_seed(seed)
+    return CombinatorialBandit(num_samples, batch_size, feedback="scale-free", generator=generator)
+
+
+def seed_of(seed: int, rank: int) -> int:
+    """Return a seed for what must differ between ranks; that of rank 0 is `seed`."""
+    return int(np.random.SeedSequence((seed, rank)).generate_state(1, np.uint64)[0] >> 1) if rank else seed
+
+
+def learns(selection: Selection) -> bool:
+    """Tell whether norms would change anything."""
+    inner = selection.selection if isinstance(selection, ShardedSelection) else selection
+    return not isinstance(inner, UniformSelection)
 
 
 def _length(dataset: Any) -> int:

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from adamcb.selection import Draw
+from adamcb.training._ranks import check_same_draws
 
 _TENSORS = ("norms", "losses", "overflowed")
 
@@ -26,6 +27,7 @@ class Report:
         norms: float[mK], the gradient norms of their samples. None: nothing is measured.
         losses: float[mK], where they could not be checked without waiting for the device.
         overflowed: bool[], with a GradScaler: whether it skipped the step.
+        indices: int64[mK], with several ranks: what they say that they trained on.
         copied: The device's event after the copies; None if there is nothing to wait for.
     """
 
@@ -33,12 +35,19 @@ class Report:
     norms: Tensor | None
     losses: Tensor | None = None
     overflowed: Tensor | None = None
+    indices: Tensor | None = None
     copied: Any = None
 
     def wait(self) -> Report:
-        """Return the report once its tensors have arrived."""
+        """Return the report once its tensors have arrived.
+
+        Raises:
+            RuntimeError: If the ranks did not train on the same draws.
+        """
         if self.copied is not None:
             self.copied.synchronize()
+        if self.indices is not None:
+            check_same_draws(self.draws, self.indices)
         return self
 
     def read(self, age: int) -> list[tuple[Draw, np.ndarray]]:
@@ -73,12 +82,13 @@ class LateFeedback:
         norms: Tensor | None,
         losses: Tensor | None = None,
         overflowed: Tensor | None = None,
+        indices: Tensor | None = None,
     ) -> None:
         """Send the report of a step on its way, and apply what was sent `delay` steps ago.
 
         A report that cannot be used is dropped whole, and its error raised: nothing of it is applied.
         """
-        self._waiting.append(_start_copy(tuple(draws), norms, losses, overflowed))
+        self._waiting.append(_start_copy(tuple(draws), norms, losses, overflowed, indices))
         while len(self._waiting) > self.delay:
             report = self._waiting.popleft()
             for draw, values in report.read(age=len(self._waiting)):

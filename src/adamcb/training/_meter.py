@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from adamcb.selection import Draw, Selection
+from adamcb.selection import Draw, Selection, ShardedSelection
 
 ROOMS: tuple[str, ...] = ("selection", "data", "forward_backward", "step")
 _AVERAGES: tuple[str, ...] = ("ours", "uniform", "size", "trust")
@@ -29,18 +29,27 @@ class Meter:
       host's, which does not wait for it.
 
     Readings that there is nothing to tell of yet are NaN.
+
+    With several ranks the readings are of whole batches, the same on every rank; of this rank's shard if weights are
+    sharded.
     """
 
     memory = 0.98
 
-    def __init__(self, num_samples: int, batch_size: int) -> None:
+    def __init__(self, num_samples: int, batch_size: int, *, stride: int = 1) -> None:
         self.num_samples, self.batch_size = num_samples, batch_size
+        self._stride = stride  # of the samples watched here, in the dataset
         self.steps = 0
         self.seconds = dict.fromkeys(ROOMS, 0.0)
         # Moving averages that start at 0; `trust` undoes that.
         self._average = dict.fromkeys(_AVERAGES, 0.0)
         self._seen = np.zeros(num_samples, dtype=np.bool_)
         self._largest = 0.0
+
+    @classmethod
+    def of_shard(cls, shard: ShardedSelection) -> Meter:
+        """Return a meter that watches the samples of one shard, and takes no more memory than they need."""
+        return cls(shard.selection.num_samples, shard.batch_size, stride=shard.num_shards)
 
     def start_epoch(self) -> None:
         """Forget what was seen: coverage and largest weight are those of one epoch."""
@@ -50,8 +59,8 @@ class Meter:
     def note_draw(self, draw: Draw) -> None:
         """Take note of a batch that is about to be trained on."""
         weights = draw.loss_weights
-        self._seen[draw.indices] = True
-        self._largest = max(self._largest, float(weights.max()) * self.batch_size)
+        self._seen[draw.indices // self._stride] = True
+        self._largest = max(self._largest, float(weights.max()) * self.batch_size * self._stride)
         self._note("size", float(weights.sum()) ** 2 / float(weights @ weights))
         self._note("trust", 1.0)
         self.steps += 1
@@ -113,6 +122,8 @@ class TimedSelection:
     def __init__(self, selection: Selection, meter: Meter) -> None:
         self.selection, self.meter = selection, meter
         self.num_samples, self.batch_size = selection.num_samples, selection.batch_size
+        if isinstance(selection, ShardedSelection):
+            self.draws_per_epoch = selection.draws_per_epoch
 
     @property
     def generator(self) -> torch.Generator | None:

@@ -35,7 +35,7 @@ class Parts:
     device: torch.device
 
 
-def collect(parts: Parts, epoch: int) -> dict[str, Any]:
+def collect(parts: Parts, epoch: int, rank: int) -> dict[str, Any]:
     """Return the state of all parts. Tensors of model and optimizers are theirs, not copies, as everywhere in torch."""
     return {
         "model": None if parts.model is None else parts.model.state_dict(),
@@ -48,10 +48,11 @@ def collect(parts: Parts, epoch: int) -> dict[str, Any]:
         "generators": None if parts.model is None else generator_states(parts.device),
         "loader": parts.loader.state_dict(),
         "epoch": epoch,
+        "rank": rank,  # whose generators these are
     }
 
 
-def restore(parts: Parts, state: Any) -> None:
+def restore(parts: Parts, state: Any, rank: int) -> None:
     """Put all parts into `state`.
 
     Raises:
@@ -63,6 +64,8 @@ def restore(parts: Parts, state: Any) -> None:
         if parts.model is not None:
             undo.callback(set_generator_states, parts.device, generator_states(parts.device))
             set_generator_states(parts.device, state["generators"])
+            if rank != state.get("rank", 0):
+                set_generator_states(parts.device, derived_generator_states(parts.device, rank))
             undo.callback(parts.model.load_state_dict, copy.deepcopy(parts.model.state_dict()))
             parts.model.load_state_dict(state["model"])
         for optimizer, saved in zip(parts.optimizers, state["optimizers"], strict=True):
@@ -114,3 +117,20 @@ def set_generator_states(device: torch.device, states: dict[str, Any]) -> None:
     random.setstate(states["python"])
     if device.type != "cpu" and "device" in states:
         torch.get_device_module(device).set_rng_state(states["device"], device)
+
+
+def derived_generator_states(device: torch.device, rank: int) -> dict[str, Any]:
+    """Return states for this rank's global generators that follow from those they have, which are another rank's."""
+    source = torch.Generator()
+    source.set_state(torch.get_rng_state())
+    drawn = torch.randint(2**62, (), dtype=torch.int64, generator=source).item()
+    first, second, third = np.random.SeedSequence((int(drawn), rank)).generate_state(3).tolist()
+    name, keys, *rest = np.random.RandomState(first).get_state(legacy=True)
+    states: dict[str, Any] = {
+        "torch": torch.Generator().manual_seed(second).get_state(),
+        "numpy": (name, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest),
+        "python": random.Random(third).getstate(),
+    }
+    if device.type != "cpu":
+        states["device"] = torch.Generator(device).manual_seed(second).get_state()
+    return states

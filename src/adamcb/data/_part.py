@@ -1,0 +1,34 @@
+"""One rank's part of a draw that all ranks made alike."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from adamcb.selection import Draw
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class DrawPart(Draw):
+    """The rows of a draw that one rank trains on: row j of the part is row `rank + j·num_ranks` of the whole.
+
+    Every rank makes the whole draw, so the parts of all ranks are the batch, each sample once. (Not K/W rows in one
+    piece: samples that are in every batch stand together at the end of a draw, and would all be the last rank's.)
+
+    Attributes:
+        whole: The draw.
+    """
+
+    whole: Draw = field(repr=False)
+
+
+def part_of(draw: Draw, rank: int, num_ranks: int) -> Draw:
+    """Return the part of `draw` that is this rank's; the draw itself if there is one rank."""
+    if num_ranks == 1:
+        return draw
+    rows = slice(rank, None, num_ranks)
+    return DrawPart(draw.indices[rows], draw.probs[rows], draw.loss_weights[rows], draw.origin, draw)
+
+
+def whole_of(draw: Draw) -> Draw:
+    """Return the draw that `draw` is a part of, or itself."""
+    return draw.whole if isinstance(draw, DrawPart) else draw

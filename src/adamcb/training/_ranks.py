@@ -1,0 +1,156 @@
+"""Several processes: one draw shared out in equal parts, and its feedback gathered, so that all ranks learn the same.
+
+The ranks are those of the default process group. Every rank makes the same whole draw, trains on its own rows of it,
+and tells the others the norms it measured. The gather is one call a step, of a size that the batch decides: for each
+sample its index (int64) and its norm (float32, float64 for a float64 model), and one number for the loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from adamcb.data import whole_of
+from adamcb.selection import Draw
+
+# A loss that is not finite travels in place of the norm, as minus its number here.
+_BAD_LOSSES = (0.0, float("nan"), float("inf"), float("-inf"))
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """This process's place among those that train together."""
+
+    rank: int = 0
+    size: int = 1
+
+    @staticmethod
+    def current() -> Ranks:
+        """Return the place in the default process group; alone if there is none."""
+        if dist.is_available() and dist.is_initialized():
+            return Ranks(dist.get_rank(), dist.get_world_size())
+        return Ranks()
+
+    def check_batch_size(self, batch_size: int) -> None:
+        """Raise unless the ranks can share a batch equally: averaging over unequal parts would weigh them wrongly."""
+        if batch_size % self.size:
+            below = batch_size - batch_size % self.size
+            near = f"{below} or {below + self.size}" if below else f"{self.size}"
+            raise ValueError(
+                f"`batch_size` must be a multiple of the number of ranks, {self.size}, which share each batch equally, "
+                f"got batch_size={batch_size}. Take {near}."
+            )
+
+
+class Shared(NamedTuple):
+    """What all ranks know of a step after the gather. Rows are in the order of the whole draws.
+
+    Attributes:
+        norms: float[mK], NaN where the loss was not finite.
+        losses: float[mK], 0 where the loss was finite, and what it was where it was not.
+        indices: int64[mK], what the ranks say that they trained on.
+        loss: float64[], the weighted loss of the whole batch.
+    """
+
+    norms: Tensor
+    losses: Tensor
+    indices: Tensor
+    loss: Tensor
+
+
+def gather(ranks: Ranks, draws: Sequence[Draw], norms: Tensor | None, losses: Tensor, loss: Tensor) -> Shared:
+    """Tell all ranks what this one measured, and hear the same of them. One call, nothing is waited for on a device.
+
+    Args:
+        ranks: Who takes part.
+        draws: The m parts that this rank trained on since the last step.
+        norms: float[mK/W], the gradient norms of their samples. None: nothing is measured.
+        losses: float[mK/W], the losses of their samples.
+        loss: The sum of this rank's weighted losses.
+    """
+    own = torch.cat([torch.from_numpy(draw.indices.copy()) for draw in draws]).to(losses.device, non_blocking=True)
+    signals = _signals(torch.zeros_like(losses, dtype=torch.float32) if norms is None else norms, losses)
+    columns = [own, signals, loss.detach().to(torch.float64).reshape(1)]
+    sent = torch.cat([column.view(torch.uint8) for column in columns])
+    parts = _all_gather(sent, ranks.size).split([column.nbytes for column in columns], dim=1)
+    indices, signals, sums = (part.contiguous().view(column.dtype) for part, column in zip(parts, columns, strict=True))
+    heard = _in_order(signals, len(draws))
+    bad = heard < 0
+    kinds = torch.where(bad, -heard, 0.0).clamp(max=len(_BAD_LOSSES) - 1).long()
+    bad_losses = torch.tensor(_BAD_LOSSES, device=heard.device)[kinds]
+    return Shared(heard.masked_fill(bad, torch.nan), bad_losses, _in_order(indices, len(draws)), sums.mean())
+
+
+def _all_gather(sent: Tensor, size: int) -> Tensor:
+    """Return [W, ...], what each rank sent."""
+    received = sent.new_empty(size * len(sent))
+    # Renamed in torch 2.13, where the older name warns.
+    getattr(dist, "all_gather_single", dist.all_gather_into_tensor)(received, sent)
+    return received.view(size, -1)
+
+
+def _signals(norms: Tensor, losses: Tensor) -> Tensor:
+    """Return the norms, and a number below 0 in place of those whose loss is not finite."""
+    kinds = losses.isnan() * 1 + losses.isposinf() * 2 + losses.isneginf() * 3
+    return torch.where(kinds > 0, -kinds.to(norms.dtype), norms.detach())
+
+
+def _in_order(rows: Tensor, num_draws: int) -> Tensor:
+    """Bring [W, m·K/W], what each rank sent, into the order of the m whole draws."""
+    return rows.view(len(rows), num_draws, -1).permute(1, 2, 0).reshape(-1)
+
+
+def check_same_draws(draws: Sequence[Draw], indices: Tensor) -> None:
+    """Raise unless all ranks trained on parts of the same draws."""
+    expected = torch.cat([torch.from_numpy(whole_of(draw).indices.copy()) for draw in draws])
+    if not torch.equal(indices, expected):
+        differing = int((indices != expected).sum())
+        raise RuntimeError(
+            f"All ranks must draw the same batches, got {differing} of {len(expected)} samples that differ. Give "
+            "`selection` a generator that is seeded alike on every rank, and the same feedback."
+        )
+
+
+def check_same_gradients(optimizers: Sequence[Optimizer]) -> None:
+    """Raise if the ranks hold different gradients: nobody averaged them, and the models would drift apart.
+
+    One number a rank is compared. It costs as much as reading all gradients, so it is done once.
+    """
+    gradients = [
+        parameter.grad
+        for optimizer in optimizers
+        for group in optimizer.param_groups
+        for parameter in group["params"]
+        if parameter.grad is not None and not is_sharded_tensor(parameter)
+    ]
+    if not gradients:
+        return
+    total = torch.stack([gradient.detach().double().abs().sum() for gradient in gradients]).sum().reshape(1)
+    totals = _all_gather(total, dist.get_world_size()).flatten()
+    if not torch.allclose(totals, totals[:1].expand_as(totals), rtol=1e-6, atol=0.0, equal_nan=True):
+        raise RuntimeError(
+            "Gradients must be averaged over the ranks before `update`, and they differ. Wrap the model in "
+            "torch.nn.parallel.DistributedDataParallel, and call what it returns."
+        )
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return the model inside DistributedDataParallel, whose parameters have the same names in any number of ranks."""
+    return model.module if isinstance(model, DistributedDataParallel) else model
+
+
+def is_sharded_tensor(parameter: Tensor) -> bool:
+    """Tell whether a parameter is spread over ranks (a DTensor)."""
+    return hasattr(parameter, "device_mesh")
+
+
+def is_sharded_model(model: nn.Module) -> bool:
+    """Tell whether `fully_shard` spread the model's parameters over the ranks."""
+    return any(is_sharded_tensor(parameter) for parameter in model.parameters())

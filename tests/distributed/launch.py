@@ -1,0 +1,79 @@
+"""Real processes of a process group, on this machine."""
+
+from __future__ import annotations
+
+import datetime
+import multiprocessing
+import os
+import tempfile
+import traceback
+from collections.abc import Callable
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+# Ranks are forked from a process that has done the imports, which take longer than the tests.
+PROCESSES = multiprocessing.get_context("forkserver")
+PROCESSES.set_forkserver_preload(["tests.distributed.problem", "sklearn.datasets"])
+# Generous, since the machine may be busy: nothing but a hang takes so long.
+TIMEOUT_SECONDS = 120
+
+
+def launch(world_size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
+    """Call function(*args) in every rank of a new process group, and return the results by rank.
+
+    A rank that raised returns its exception. One that was killed returns its (negative) exit code.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        store = os.path.join(folder, "store")
+        pairs = [PROCESSES.Pipe(duplex=False) for _ in range(world_size)]
+        ranks = [
+            PROCESSES.Process(target=_be_rank, args=(rank, world_size, store, sender, function, args))
+            for rank, (_, sender) in enumerate(pairs)
+        ]
+        for process, (_, sender) in zip(ranks, pairs, strict=True):
+            process.start()
+            sender.close()
+        try:
+            results = [_hear(receiver, process) for (receiver, _), process in zip(pairs, ranks, strict=True)]
+            for process in ranks:
+                process.join(TIMEOUT_SECONDS)
+            return results
+        finally:
+            for process in ranks:
+                process.kill()
+
+
+def _hear(receiver: Any, process: Any) -> Any:
+    if not wait([receiver], timeout=TIMEOUT_SECONDS + 60):
+        raise TimeoutError("A rank hangs.")
+    try:
+        return receiver.recv()
+    except EOFError:
+        process.join(TIMEOUT_SECONDS)
+        return process.exitcode
+
+
+def _be_rank(
+    rank: int, world_size: int, store: str, sender: Connection, function: Callable[..., Any], args: tuple[Any, ...]
+) -> None:
+    torch.set_num_threads(1)
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group(
+        "gloo",
+        init_method=f"file://{store}",
+        rank=rank,
+        world_size=world_size,
+        timeout=datetime.timedelta(seconds=TIMEOUT_SECONDS),
+    )
+    try:
+        result = function(*args)
+    except Exception as error:
+        result = type(error)(f"{error}\n{traceback.format_exc()}")
+    sender.send(result)
+    sender.close()
+    if not isinstance(result, Exception):
+        dist.barrier()  # or the first to leave would break the connections of the others
+        dist.destroy_process_group()
