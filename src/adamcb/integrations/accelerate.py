@@ -17,7 +17,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from adamcb.data import BanditLoader, SelectedBatch
+from adamcb.data import SelectedBatch
+from adamcb.data._draws import DrawSampler
 from adamcb.integrations._missing import missing
 from adamcb.selection import Draw
 from adamcb.training import AdamCB, Meter
@@ -139,7 +140,7 @@ def check_accelerator(accelerator: Accelerator) -> None:
 def _holds_draws(loader: Any) -> bool:
     """Tell whether the batches of a prepared loader come from a `BanditLoader`."""
     sampler = loader
-    while sampler is not None and not isinstance(sampler, BanditLoader.sampler_type):
+    while sampler is not None and not isinstance(sampler, DrawSampler):
         sampler = getattr(sampler, "batch_sampler", None)
     return sampler is not None
 
