@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,29 +59,42 @@ def new_trainer(*callbacks: Any, **options: Any) -> L.Trainer:
     return L.Trainer(callbacks=list(callbacks), **quiet, **settings)
 
 
-def fit(module: Module, *callbacks: Any, dtype: torch.dtype = torch.float64, ckpt_path: Any = None, **options: Any):
-    """Train, and return what came of it."""
-    chosen = AdamCBCallback(train_set(dtype), BATCH_SIZE, **options.pop("choosing", {}))
+def quietly(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Call without Lightning's own warnings, of tiny problems and of newer torch."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # Lightning's own, of tiny problems and newer torch
-        new_trainer(chosen, *callbacks, enable_checkpointing=bool(callbacks), **options).fit(
-            module, chosen.loader, ckpt_path=ckpt_path
-        )
+        warnings.simplefilter("ignore")
+        return function(*args, **options)
+
+
+def fit(
+    module: Module,
+    *callbacks: Any,
+    dtype: torch.dtype = torch.float64,
+    ckpt_path: Any = None,
+    loader: Any = None,
+    choosing: dict[str, Any] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Train, and return what came of it."""
+    chosen = AdamCBCallback(train_set(dtype), BATCH_SIZE, **(choosing or {}))
+    trainer = quietly(new_trainer, chosen, *callbacks, enable_checkpointing=bool(callbacks), **options)
+    quietly(trainer.fit, module, chosen.loader if loader is None else loader, ckpt_path=ckpt_path)
     return outcome(module, chosen.adamcb)
 
 
 def straight_and_resumed(folder: str, options: dict[str, Any]) -> list[dict[str, Any]]:
-    """Train through, saving in the middle of an epoch; then train anew from there."""
+    """Train through, saving in the middle of an epoch; train anew from there; train a module of two parts."""
     saving = ModelCheckpoint(folder, filename="{step}", every_n_train_steps=STOP, save_top_k=-1)
     straight = fit(Module(), saving, **options)
     resumed = fit(Module(mlp(dtype=torch.float64, seed=1)), ckpt_path=Path(folder) / f"step={STOP}.ckpt", **options)
     return [straight, resumed, fit(TwoParts(), **options)]
 
 
-def refused_sampler() -> str:
-    """Return what is said to a Trainer that would put a sampler of its own in."""
+def in_two_processes(folder: str) -> list[Any]:
+    """Return what is said to a Trainer that may put a sampler of its own in, and the results of one that may not."""
+    options = {"strategy": "ddp", "devices": 2}
     try:
-        fit(Module(), use_distributed_sampler=True, strategy="ddp", devices=2)
+        fit(Module(), use_distributed_sampler=True, **options)
     except ValueError as error:
-        return str(error)
-    return "nothing"
+        return [str(error), *straight_and_resumed(folder, options)]
+    return ["nothing was refused"]

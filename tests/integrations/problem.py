@@ -25,24 +25,32 @@ def train_set(dtype: torch.dtype = torch.float64) -> Any:
 
 
 def outcome(model: nn.Module, adamcb: AdamCB) -> dict[str, Any]:
-    """Return what two runs must agree on. `selection` of UniformSelection has no weights."""
+    """Return what two runs must agree on."""
     parameters = torch.cat([parameter.detach().double().flatten() for parameter in model.parameters()])
     return {"parameters": parameters.numpy(), "weights": adamcb.selection.weights, "steps": adamcb.meter.steps}
 
 
-def own_loop(accumulate: int = 1, dtype: torch.dtype = torch.float64, autocast: bool = False) -> dict[str, Any]:
-    """Train by `AdamCB` alone, in this process."""
+def own_loop(
+    accumulate: int = 1, dtype: torch.dtype = torch.float64, autocast: torch.dtype | None = None
+) -> dict[str, Any]:
+    """Train by `AdamCB` alone, in this process; with a GradScaler if `autocast` needs one."""
     model = mlp(dtype=dtype)
     optimizer = torch.optim.Adam(model.parameters(), lr=LR)
+    scaler = new_scaler() if autocast is torch.float16 else None
     with AdamCB(model, train_set(dtype), BATCH_SIZE, optimizer=optimizer) as trainer:
         for _ in range(EPOCHS):
             for i, (x, y) in enumerate(trainer):
-                with torch.autocast("cpu", dtype=torch.bfloat16, enabled=autocast):
+                with torch.autocast("cpu", dtype=autocast, enabled=autocast is not None):
                     losses = losses_of(model, x, y)
-                trainer.weigh(losses, accumulate=accumulate).backward()
+                loss = trainer.weigh(losses, accumulate=accumulate)
+                (loss if scaler is None else scaler.scale(loss)).backward()
                 if (i + 1) % accumulate == 0:
-                    trainer.update()
+                    trainer.update(scaler)
         return outcome(model, trainer)
+
+
+def new_scaler() -> torch.amp.GradScaler:
+    return torch.amp.GradScaler("cpu", init_scale=2.0**10)
 
 
 def assert_same(actual: Any, expected: dict[str, Any]) -> None:

@@ -1,13 +1,13 @@
 """Accelerate: chosen batches for a loop that is written with an `Accelerator`.
 
-    model, optimizer = accelerator.prepare(model, optimizer)
-    batches = AcceleratedBatches(accelerator, model, train_set, batch_size=128)
-    for x, y in batches:
-        with accelerator.accumulate(model):
-            losses = F.cross_entropy(model(x), y, reduction="none")
-            batches.backward(losses)  # instead of accelerator.backward(losses.mean())
-            optimizer.step()
-            optimizer.zero_grad()
+model, optimizer = accelerator.prepare(model, optimizer)
+batches = AcceleratedBatches(accelerator, model, train_set, batch_size=128)
+for x, y in batches:
+    with accelerator.accumulate(model):
+        losses = F.cross_entropy(model(x), y, reduction="none")
+        batches.backward(losses)  # instead of accelerator.backward(losses.mean())
+        optimizer.step()
+        optimizer.zero_grad()
 """
 
 from __future__ import annotations
@@ -147,7 +147,9 @@ def _holds_draws(loader: Any) -> bool:
 
 def _resharded(accelerator: Accelerator) -> str:
     if accelerator.dispatch_batches:
-        effect = "`dispatch_batches=True` sends every process rows of what the first one drew, without their probabilities"
+        effect = (
+            "`dispatch_batches=True` sends every process rows of what the first one drew, without their probabilities"
+        )
     elif accelerator.split_batches:
         effect = "`split_batches=True` cuts each process's part once more"
     else:
