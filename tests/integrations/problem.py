@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 
 from adamcb import AdamCB
-from tests.distributed.launch import launch
+from tests.distributed.launch import PROCESSES, launch
 from tests.training.problem import digits, losses_of, mlp
 
 SAMPLES, BATCH_SIZE, EPOCHS, LR = 200, 16, 3, 0.01  # 12 batches an epoch
@@ -63,6 +63,7 @@ def assert_same(actual: Any, expected: dict[str, Any]) -> None:
 
 def in_ranks(world_size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
     """Call the function in real processes, which find themselves as those that torchrun starts do."""
+    PROCESSES.set_forkserver_preload([function.__module__])  # imports take longer than training
     results = launch(world_size, _as_by_torchrun, function, args)
     for result in results:
         if isinstance(result, Exception):
