@@ -18,7 +18,7 @@ from tests.training.problem import losses_of, mlp
 def new_accelerator(
     split_batches: bool = False, dispatch_batches: bool = False, even_batches: bool = True, **options: Any
 ) -> Accelerator:
-    AcceleratorState._reset_state()  # of the test before
+    AcceleratorState._reset_state(reset_partial_state=True)  # of the test before
     GradientState._reset_state()
     loading = DataLoaderConfiguration(split_batches, dispatch_batches, even_batches)
     return Accelerator(cpu=True, dataloader_config=loading, **options)
@@ -65,7 +65,14 @@ def in_two_processes(folder: str) -> list[Any]:
     accelerator = new_accelerator()
     optimizer = torch.optim.Adam(mlp().parameters())
     accelerator.prepare(torch.optim.lr_scheduler.StepLR(optimizer, 10))
-    return [refusal_of(accelerator), *[refusal_of_prepared(*setting) for setting in SETTINGS], *results]
+    refusals = [refusal_of(accelerator), refusal_of(unaware_accelerator())]
+    return [refusals, *[refusal_of_prepared(*setting) for setting in SETTINGS], *results]
+
+
+def unaware_accelerator() -> Accelerator:
+    """Return an Accelerator that looks for no process group on the CPU."""
+    AcceleratorState._reset_state(reset_partial_state=True)
+    return Accelerator()
 
 
 # split_batches, dispatch_batches, even_batches, and what is said.

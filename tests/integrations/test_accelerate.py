@@ -29,8 +29,9 @@ def test_it_trains_and_resumes_as_adamcb_does(runs, tmp_path):
 
 def test_two_processes_train_and_resume_as_one(runs, tmp_path):
     expected = own_loop()
-    for scheduler, *heard in in_ranks(2, runs.in_two_processes, str(tmp_path)):
+    for (scheduler, unaware), *heard in in_ranks(2, runs.in_two_processes, str(tmp_path)):
         assert "`split_batches` must be True for a prepared scheduler" in scheduler
+        assert "got num_processes=1 in a process group of 2" in unaware
         for setting, refusal in zip(runs.SETTINGS, heard[:4], strict=True):
             assert "must not be prepared by Accelerate" in refusal
             assert re.search(setting[-1], refusal)

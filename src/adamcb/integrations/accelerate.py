@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch.distributed as dist
 from torch import Tensor, nn
 
 from adamcb.data import SelectedBatch
@@ -120,12 +121,18 @@ def check_accelerator(accelerator: Accelerator) -> None:
 
     Raises:
         ValueError: If Accelerate has prepared a loader of chosen batches, or a learning-rate scheduler that it would
-            step once for every process.
+            step once for every process; or if it does not know of the other processes.
         NotImplementedError: If the model is not whole in every process.
     """
     kind = accelerator.distributed_type
     if kind is not DistributedType.NO and not kind.value.startswith("MULTI_"):
         raise NotImplementedError(f"The model must be whole in every process, got distributed_type={kind.value}.")
+    ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
+    if ranks != accelerator.num_processes:
+        raise ValueError(
+            f"The Accelerator must know all processes, got num_processes={accelerator.num_processes} in a process group "
+            f"of {ranks}: gradients would not be averaged. On CPUs, use Accelerator(cpu=True)."
+        )
     for loader in accelerator._dataloaders:
         if _holds_draws(loader):
             raise ValueError(_resharded(accelerator))

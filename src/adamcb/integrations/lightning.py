@@ -210,8 +210,8 @@ def _check_settings(trainer: Trainer) -> None:
     connector = trainer._accelerator_connector
     if connector.use_distributed_sampler and trainer.world_size > 1:
         raise ValueError(
-            "`use_distributed_sampler` must be False with several ranks, got use_distributed_sampler=True. AdamCB shares "
-            "each draw out itself; a DistributedSampler would repeat samples and know nothing of their probabilities."
+            "`use_distributed_sampler` must be False with several ranks, got use_distributed_sampler=True. AdamCB "
+            "shares out each draw itself; a DistributedSampler repeats samples and knows nothing of probabilities."
         )
     if trainer.overfit_batches:
         raise ValueError(

@@ -42,16 +42,16 @@ _COUNTED = 1000  # samples whose labels are counted
 class AdamCBMixin:
     """Makes a `Trainer` choose its batches, and learn from their gradients.
 
-    The Trainer's loop is in charge: it accumulates, clips, steps, logs, evaluates and saves. With W processes, each batch
-    is one draw of K = W·`per_device_train_batch_size` samples, shared out; with gradient accumulation, every batch of a
-    step is a draw of its own.
+    The Trainer's loop is in charge: it accumulates, clips, steps, logs, evaluates and saves. With W processes, each
+    batch is one draw of K = W·`per_device_train_batch_size` samples, shared out; with gradient accumulation, every
+    batch of a step is a draw of its own.
 
-    **The loss.** Transformers minimizes the mean over tokens: Σ of all tokens' losses / `num_items_in_batch`, the number
-    of tokens in the batches of a step. A chosen batch has longer or shorter samples than the dataset, so this number
-    would depend on the choice and bias the gradient. Instead, a sample's loss is the sum over its tokens divided by
-    `items_per_sample`, the number that samples have on average, which is the same for all. Their weighted sum is an
-    unbiased estimate of the same mean over tokens. For labels that are one per sample, and texts of one length, there is
-    no difference.
+    **The loss.** Transformers minimizes the mean over tokens: Σ of all tokens' losses / `num_items_in_batch`, their
+    number in the batches of a step. A chosen batch has longer or shorter samples than the dataset, so this number would
+    depend on the choice and bias the gradient. Instead, a sample's loss is the sum over its tokens divided by
+    `items_per_sample`, the number that samples have on average, which is the same for all. The weighted sum is an
+    unbiased estimate of the same mean over tokens. Where there is one label per sample, or texts have one length,
+    there is no difference.
 
     **Columns.** The index of a sample is no column: it comes with the draw, and survives `remove_unused_columns`.
 
