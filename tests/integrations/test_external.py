@@ -1,4 +1,4 @@
-"""`AdamCB` whose optimizers a framework steps: it learns the same, changes no parameter, and saves the choosing alone."""
+"""`AdamCB` whose optimizers a framework steps: it learns the same, steps nothing, and saves the choosing alone."""
 
 import numpy as np
 import pytest

@@ -130,8 +130,8 @@ def check_accelerator(accelerator: Accelerator) -> None:
     ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
     if ranks != accelerator.num_processes:
         raise ValueError(
-            f"The Accelerator must know all processes, got num_processes={accelerator.num_processes} in a process group "
-            f"of {ranks}: gradients would not be averaged. On CPUs, use Accelerator(cpu=True)."
+            f"The Accelerator must know all processes, got num_processes={accelerator.num_processes} in a process "
+            f"group of {ranks}: gradients would not be averaged. On CPUs, use Accelerator(cpu=True)."
         )
     for loader in accelerator._dataloaders:
         if _holds_draws(loader):
