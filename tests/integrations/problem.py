@@ -15,7 +15,7 @@ from adamcb import AdamCB
 from tests.distributed.launch import PROCESSES, launch
 from tests.training.problem import digits, losses_of, mlp
 
-SAMPLES, BATCH_SIZE, EPOCHS, LR = 200, 16, 3, 0.01  # 12 batches an epoch
+SAMPLES, BATCH_SIZE, EPOCHS, LR = 200, 16, 2, 0.01  # 12 batches an epoch
 STOP = 17  # in the middle of the second epoch
 TOLERANCE = 1e-6
 
