@@ -14,9 +14,12 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-# Ranks are forked from a process that has done the imports, which take longer than the tests.
+# Ranks are forked from a process that has done the imports, which take longer than the tests: DistributedDataParallel
+# alone imports torch's compiler.
 PROCESSES = multiprocessing.get_context("forkserver")
-PROCESSES.set_forkserver_preload(["tests.distributed.problem", "sklearn.datasets"])
+PROCESSES.set_forkserver_preload(
+    ["adamcb.lab.datasets", "sklearn.datasets", "torch._dynamo", "torch.distributed.fsdp", "numba.typed"]
+)
 # Generous, since the machine may be busy: nothing but a hang takes so long.
 TIMEOUT_SECONDS = 120
 

@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, default_collate
 
 from adamcb import _checks
+from adamcb.data import _stateful
 from adamcb.data._batch import SelectedBatch
 from adamcb.data._draws import DrawSampler
 from adamcb.data._fetch import Fetcher, as_fetched, collate
@@ -60,6 +61,9 @@ class BanditLoader:
         pin_memory_device: As in `DataLoader`; recent torch ignores it.
         in_order: False: hand out batches as they are ready. Resuming is not exact then.
         seed: For random transforms in the workers; ranks differ by themselves.
+        stateful: Load with torchdata's StatefulDataLoader. States then hold those of a dataset that has `state_dict`
+            and `load_state_dict`, as it is in each worker, and need as many workers on loading. With several ranks they
+            are those of the rank that saved.
         rank: Which part of each draw to load.
         num_ranks: W, into how many equal parts draws are shared out.
 
@@ -97,6 +101,7 @@ class BanditLoader:
         pin_memory_device: str = "",
         in_order: bool = True,
         seed: int = 0,
+        stateful: bool = False,
         rank: int = 0,
         num_ranks: int = 1,
     ) -> None:
@@ -129,7 +134,11 @@ class BanditLoader:
         )
         if pin_memory_device:  # Deprecated in torch: named only if wanted.
             options["pin_memory_device"] = pin_memory_device
-        self._loader: DataLoader[Any] = DataLoader(cast(Any, self._fetcher), **options)
+        self.stateful = stateful
+        if stateful:
+            self._loader: DataLoader[Any] = _stateful.make_loader(self._fetcher, self.batch_sampler, options)
+        else:
+            self._loader = DataLoader(cast(Any, self._fetcher), **options)
         self.prefetch_factor = self._loader.prefetch_factor
 
     def __len__(self) -> int:
@@ -137,7 +146,7 @@ class BanditLoader:
 
     def __iter__(self) -> Iterator[SelectedBatch]:
         visit = self.batch_sampler.begin()
-        if self.num_workers == 0 and not self.pin_memory:
+        if self.num_workers == 0 and not self.pin_memory and not self.stateful:
             # The same as DataLoader does, without its cost of several times a small batch.
             return _Batches(self.batch_sampler, visit, map(self._fetcher.__getitems__, self.batch_sampler))
         self._base_seeds.manual_seed(self.batch_sampler.worker_seed())
@@ -148,7 +157,11 @@ class BanditLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the epoch and the draws made ahead, as tensors and plain values. O(K), not O(n)."""
-        return self.batch_sampler.state_dict()
+        state = self.batch_sampler.state_dict()
+        if self.stateful:
+            workers = _stateful.state_of(self._loader, state["in_epoch"])
+            state |= {"workers": workers, "num_workers": self.num_workers}
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Make the next `iter(loader)` go on where `state` was saved. Ends any iterator started before.
@@ -156,7 +169,10 @@ class BanditLoader:
         Raises:
             ValueError: If `state` is of another dataset or batch size, or not such a state. Nothing is changed then.
         """
+        workers = _stateful.check_workers(state, self.num_workers) if self.stateful else None
         self.batch_sampler.load_state_dict(state)
+        if self.stateful:
+            cast(Any, self._loader).load_state_dict(workers)
 
 
 class _Batches:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from adamcb.lab.experiment import Experiment, digest
 from adamcb.lab.figures import draw_comparison
 from adamcb.lab.models import build_model
 from adamcb.lab.progress import make_display
+from adamcb.lab.ranks import follow, joined, launched, run_together, tell
 from adamcb.lab.report import write_report
 from adamcb.lab.results import RESULT_COLUMNS, SELECTION_COLUMNS, ResultFolder, Row, write_csv, write_json, write_text
 from adamcb.lab.tables import SUMMARY_COLUMNS, markdown_table, summarize
@@ -56,19 +59,43 @@ class Comparison:
 
 
 def compare(experiment: Experiment, options: Options, console: Console) -> Comparison:
-    """Do all runs that are not done yet, and write the result folder.
+    """Do all runs that are not done yet, and write the result folder. Under torchrun, all ranks train every run.
 
     Raises:
         LabError: An option, the data or the folder is not as it should be, or a run failed.
         KeyboardInterrupt: The runs were stopped; all is ready to go on.
+        SystemExit: All is done, and this is another rank than the first, which has the results.
     """
-    if options.tensorboard:
-        TensorBoardLog.check()
-    config = _prepare(experiment, options, console)
-    out = options.out or Path("adamcb-runs") / f"{Path(experiment.dataset).name}-{_stem(experiment)}-{digest(config)}"
-    folder = ResultFolder(out, config)
+    if not launched():
+        return _compare(experiment, options, console, _run_missing)
+    with joined(experiment.device) as ranks:
+        if ranks.rank != 0:
+            raise SystemExit(follow())
+        if experiment.batch_size % ranks.size:
+            tell(None)
+            rule = f"a multiple of the number of processes, {ranks.size}"
+            raise LabError(f"`--batch-size` must be {rule}, got {experiment.batch_size}.")
+        return _compare(experiment, options, console, _run_missing_together)
+
+
+def _compare(
+    experiment: Experiment,
+    options: Options,
+    console: Console,
+    run_missing: Callable[[Experiment, Options, ResultFolder, Console], None],
+) -> Comparison:
     try:
-        _run_missing(experiment, options, folder, console)
+        if options.tensorboard:
+            TensorBoardLog.check()
+        config = _prepare(experiment, options, console)
+        name = f"{Path(experiment.dataset).name}-{_stem(experiment)}-{digest(config)}"
+        folder = ResultFolder(options.out or Path("adamcb-runs") / name, config)
+    except BaseException:
+        if launched():
+            tell(None)
+        raise
+    try:
+        run_missing(experiment, options, folder, console)
         return _finish(folder)
     finally:
         folder.close()
@@ -108,30 +135,53 @@ def _stem(experiment: Experiment) -> str:
     return name.rpartition(":")[2] if ":" in name else name
 
 
-def _run_missing(experiment: Experiment, options: Options, folder: ResultFolder, console: Console) -> None:
+def _missing(experiment: Experiment, folder: ResultFolder) -> list[Task]:
     names = [method.name for method in experiment.resolve_methods()]
     # All methods of one seed after another: what else the machine does hits them alike.
-    tasks = [
+    return [
         Task(reference, seed)
         for seed in range(experiment.seeds)
         for reference, name in zip(experiment.methods, names, strict=True)
         if not folder.done(name, seed)
     ]
+
+
+def _run_missing_together(experiment: Experiment, options: Options, folder: ResultFolder, console: Console) -> None:
+    """Do the missing runs as rank 0 of a group; every process has as many threads as it was started with."""
+    tasks = _missing(experiment, folder)
+    job = Job(experiment, folder.path, options.data_dir, torch.get_num_threads(), options.checkpoint_seconds)
+    tell((job, tasks))
+    if tasks:
+        with _listener(experiment, options, folder, console, len(tasks)) as listen:
+            run_together(job, tasks, listen)
+
+
+def _run_missing(experiment: Experiment, options: Options, folder: ResultFolder, console: Console) -> None:
+    tasks = _missing(experiment, folder)
     if not tasks:
         return
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     jobs = options.jobs or (cores if experiment.device == "cpu" else 1)
     jobs = min(jobs, len(tasks))
     job = Job(experiment, folder.path, options.data_dir, max(1, cores // jobs), options.checkpoint_seconds)
+    with _listener(experiment, options, folder, console, len(tasks)) as listen:
+        run_all(job, tasks, jobs, listen)
+
+
+@contextlib.contextmanager
+def _listener(
+    experiment: Experiment, options: Options, folder: ResultFolder, console: Console, num_runs: int
+) -> Iterator[Callable[[Event], None]]:
+    """Give what shows events, and writes them down where that is wanted."""
     log = TensorBoardLog(folder.path / "tensorboard") if options.tensorboard else None
-    with make_display(console, num_runs=len(tasks), epochs=experiment.epochs) as display:
+    with make_display(console, num_runs=num_runs, epochs=experiment.epochs) as display:
 
         def listen(event: Event) -> None:
             display(event)
             if log is not None:
                 log(event)
 
-        run_all(job, tasks, jobs, listen)
+        yield listen
 
 
 def _finish(folder: ResultFolder) -> Comparison:

@@ -11,8 +11,10 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
 from adamcb import AdamCB
@@ -23,6 +25,7 @@ from adamcb.lab.methods import Method, get_method
 from adamcb.lab.models import build_model
 from adamcb.lab.results import Row, read_json, run_folder, whole_file, write_json
 from adamcb.lab.watch import WatchedSelection
+from adamcb.training import Ranks
 
 EVALUATION_BATCH = 1000
 MOST_CHOSEN = 48
@@ -71,7 +74,9 @@ class Run:
         self.folder, self.place = folder, run_folder(folder, self.method.name, seed)
         self.total_steps = experiment.total_steps(len(data.train))
         self.steps_per_epoch = len(data.train) // experiment.batch_size
+        self.ranks = Ranks.current()
         self.model = initial_model(experiment, data, seed)
+        self._called = among_ranks(self.model, self.ranks)
         self.watch = WatchedSelection(build_selection(experiment, self.method, len(data.train), seed))
         self.trainer = _build_trainer(experiment, self.method, self.model, self.watch, data.train)
         self.lr = [group["lr"] for group in self.trainer.optimizer.param_groups]
@@ -90,8 +95,11 @@ class Run:
     def train(self) -> None:
         """Train to the end, from the last checkpoint if there is one, and leave `done.json` and the most chosen."""
         self.place.mkdir(parents=True, exist_ok=True)
-        torch.manual_seed(_derived_seed(self.seed, 2))  # what dropout draws from; a checkpoint knows how far it was
+        # What dropout draws from; a checkpoint knows how far it was.
+        torch.manual_seed(_derived_seed(self.seed, 2, self.ranks.rank))
         self._resume()
+        if self.ranks.size > 1:
+            dist.barrier()  # or one rank might see the first checkpoint of this run and not begin with the others
         diverged = None
         try:
             self._train_and_evaluate()
@@ -99,6 +107,8 @@ class Run:
             diverged = f"step {self.step}: {error}"
         finally:
             self.trainer.close()
+        if self.ranks.rank:
+            return
         self._write_chosen()
         write_json(
             self.place / "done.json", {"results": self.results, "selection": self.selection, "diverged": diverged}
@@ -122,7 +132,7 @@ class Run:
         start = time.perf_counter()
         for inputs, labels in self.trainer:
             self._set_lr()
-            loss = self.trainer.step(F.cross_entropy(self.model(inputs), labels, reduction="none"))
+            loss = self.trainer.step(F.cross_entropy(self._called(inputs), labels, reduction="none"))
             if time.perf_counter() >= self._next_look:
                 self._synchronize()
                 self.seconds += time.perf_counter() - start
@@ -171,6 +181,8 @@ class Run:
 
     def _save(self) -> None:
         """Write a checkpoint. The rows go first: those that a checkpoint does not know of are dropped on resuming."""
+        if self.ranks.rank:
+            return
         start = time.monotonic()
         rows = {"results": self.results, "selection": self.selection, "seconds": self.seconds}
         write_json(self.place / "progress.json", rows)
@@ -216,6 +228,11 @@ def initial_model(experiment: Experiment, data: ImageData, seed: int) -> nn.Modu
     return model.to(experiment.device)
 
 
+def among_ranks(model: nn.Module, ranks: Ranks) -> nn.Module:
+    """Return what to call in training: with several ranks, it averages gradients over them."""
+    return DistributedDataParallel(model) if ranks.size > 1 else model
+
+
 def build_selection(experiment: Experiment, method: Method, num_samples: int, seed: int) -> Any:
     """Return a method's selection, with random numbers that the seed decides."""
     exploration = method.exploration if experiment.exploration is None else experiment.exploration
@@ -240,15 +257,18 @@ def _build_trainer(
 
 def warm_up(experiment: Experiment, method: Method, data: ImageData) -> None:
     """Train a throwaway model for one step, so that compiling and the first touch are on nobody's clock."""
-    size = min(experiment.batch_size, len(data.train) - 1, 4)
+    ranks = Ranks.current()
+    size = min(experiment.batch_size, len(data.train) - 1, 4 * ranks.size)
+    size -= size % ranks.size
     samples = TensorDataset(*(tensor[: size + 1] for tensor in data.train.tensors))
     model = initial_model(experiment, data, 0)
     selection = method.selection(
         len(samples), size, exploration=method.exploration, generator=torch.Generator().manual_seed(0)
     )
+    called = among_ranks(model, ranks)
     with _build_trainer(experiment, method, model, selection, samples) as trainer:
         for inputs, labels in trainer:
-            trainer.step(F.cross_entropy(model(inputs), labels, reduction="none"))
+            trainer.step(F.cross_entropy(called(inputs), labels, reduction="none"))
 
 
 def evaluate(
@@ -276,5 +296,6 @@ def _predict(model: nn.Module, images: Tensor, labels: Tensor, device: torch.dev
     return F.cross_entropy(logits, labels, reduction="none"), logits.argmax(1)
 
 
-def _derived_seed(seed: int, purpose: int) -> int:
-    return int(np.random.SeedSequence((seed, purpose)).generate_state(1, np.uint64)[0] >> 1)
+def _derived_seed(seed: int, purpose: int, rank: int = 0) -> int:
+    source = (seed, purpose, rank) if rank else (seed, purpose)
+    return int(np.random.SeedSequence(source).generate_state(1, np.uint64)[0] >> 1)

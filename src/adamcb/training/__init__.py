@@ -2,5 +2,6 @@
 
 from adamcb.training._adamcb import AdamCB
 from adamcb.training._meter import Meter
+from adamcb.training._ranks import Ranks
 
-__all__ = ["AdamCB", "Meter"]
+__all__ = ["AdamCB", "Meter", "Ranks"]

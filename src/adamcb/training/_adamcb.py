@@ -30,7 +30,14 @@ from adamcb.training._arguments import (
 )
 from adamcb.training._late import LateFeedback, refuse_nonfinite
 from adamcb.training._meter import Meter, TimedSelection
-from adamcb.training._ranks import Ranks, check_same_gradients, gather, is_sharded_model, unwrapped
+from adamcb.training._ranks import (
+    Ranks,
+    check_same_gradients,
+    gather,
+    is_sharded_model,
+    refuse_other_parallelism,
+    unwrapped,
+)
 from adamcb.training._weighed import Weighed, scale_of, unchecked_losses, unweighted
 
 
@@ -114,6 +121,7 @@ class AdamCB:
         sharded: bool = False,
         **loader_options: Any,
     ) -> None:
+        refuse_other_parallelism(model)
         self.model = model
         self.device = device_of(model) if device is None else torch.device(device)
         self._ranks, self._sharded = Ranks.current(), sharded

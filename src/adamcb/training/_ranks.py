@@ -7,9 +7,10 @@ sample its index (int64) and its norm (float32, float64 for a float64 model), an
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -154,3 +155,29 @@ def is_sharded_tensor(parameter: Tensor) -> bool:
 def is_sharded_model(model: nn.Module) -> bool:
     """Tell whether `fully_shard` spread the model's parameters over the ranks."""
     return any(is_sharded_tensor(parameter) for parameter in model.parameters())
+
+
+def refuse_other_parallelism(model: nn.Module) -> None:
+    """Raise if parameters are spread in a way in which samples cannot be measured, or ranks do not average gradients.
+
+    `fully_shard` is fine: during the forward pass its parameters are whole, and it averages as
+    DistributedDataParallel does.
+    """
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")  # not imported: nobody has used it then
+    if fsdp is not None and any(isinstance(module, fsdp.FullyShardedDataParallel) for module in model.modules()):
+        raise NotImplementedError(
+            "`model` must not be a FullyShardedDataParallel, whose flat parameters hide the layers. "
+            "Use torch.distributed.fsdp.fully_shard, or DistributedDataParallel."
+        )
+    for path, parameter in model.named_parameters():
+        placements = getattr(parameter, "placements", ())
+        if sum(not placement.is_replicate() for placement in placements) > 1 or (placements and not _is_fsdp(model)):
+            raise NotImplementedError(
+                f"`model` must be spread over the ranks by `fully_shard` alone, got {path} with placements "
+                f"{tuple(placements)}: with tensor parallelism several ranks would have to train on one sample."
+            )
+
+
+def _is_fsdp(model: nn.Module) -> bool:
+    fsdp: Any = sys.modules.get("torch.distributed.fsdp")
+    return fsdp is not None and any(isinstance(module, fsdp.FSDPModule) for module in model.modules())

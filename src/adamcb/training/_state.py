@@ -84,6 +84,8 @@ def restore(parts: Parts, state: Any, rank: int) -> None:
 
 def _check(parts: Parts, state: Any) -> None:
     """Raise for what no part would notice."""
+    if isinstance(state, dict) and "shards" in state:
+        raise ValueError("it was saved with sharded=True: `load` puts the shards together.")
     if not isinstance(state, dict) or not set(_KEYS) <= set(state):
         raise ValueError(f"it must be a dict with the keys {', '.join(_KEYS)}.")
     kinds = [type(optimizer).__name__ for optimizer in parts.optimizers]

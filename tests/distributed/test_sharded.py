@@ -1,0 +1,165 @@
+"""Weights in shards: unbiased, the same as the stratified design in one process, and without traffic."""
+
+import itertools
+import os
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed as dist
+from pytest import approx
+
+from adamcb import AdamCB, CombinatorialBandit, UniformSelection
+from adamcb.selection import Selection, ShardedSelection
+from adamcb.training import _checkpoint
+from adamcb.training._arguments import seed_of
+from tests.distributed.launch import launch
+from tests.distributed.problem import BATCH_SIZE, SAMPLES, new_trainer, result, train, train_anew
+from tests.reference.stratified import Stratified
+from tests.selection.enumeration import fast_distribution
+from tests.training.problem import digits, mlp
+
+N, K, W = 11, 6, 3  # shards of 4, 4 and 3 samples
+
+
+def shards(n: int, k: int, num_shards: int, seed: int = 0) -> list[ShardedSelection]:
+    made = []
+    for shard in range(num_shards):
+        generator = torch.Generator().manual_seed(seed_of(seed, shard))
+        size = len(range(shard, n, num_shards))
+        bandit = CombinatorialBandit(size, k // num_shards, feedback="scale-free", generator=generator)
+        made.append(ShardedSelection(bandit, n, shard=shard, num_shards=num_shards))
+    return made
+
+
+def test_the_estimate_is_unbiased_whatever_the_weights_are():
+    """Every batch that all shards together can draw, with its exact chance."""
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=N)
+    parts = shards(N, K, W)
+    for part in parts:
+        part.selection.weights = rng.gamma(0.3, size=part.selection.num_samples)  # pyright: ignore
+    designs = [
+        fast_distribution(part.selection.weights, K // W, 0.4)  # pyright: ignore[reportAttributeAccessIssue]
+        for part in parts
+    ]
+    mean = variance = total = 0.0
+    for batch in itertools.product(*(design.items() for design in designs)):
+        chance, estimate = 1.0, 0.0
+        for part, (subset, own_chance) in zip(parts, batch, strict=True):
+            local = np.array(sorted(subset))
+            chosen = local * W + part.shard
+            estimate += np.sum(values[chosen] / (N * part.inclusion_probs()[chosen]))
+            chance *= own_chance
+        mean, variance, total = mean + chance * estimate, variance + chance * estimate**2, total + chance
+    assert total == approx(1.0, abs=1e-12)
+    assert mean == approx(values.mean(), abs=1e-12)
+    assert variance - mean**2 > 1e-3  # or every batch gave the mean
+
+
+def test_loss_weights_are_those_of_the_estimate():
+    for part in shards(N, K, W):
+        part.selection.weights = 1.0 + np.arange(part.selection.num_samples)  # pyright: ignore
+        probs = part.inclusion_probs()
+        draw = part.draw()
+        assert set(draw.indices % W) == {part.shard}
+        assert draw.probs == approx(probs[draw.indices])
+        assert draw.loss_weights == approx(1.0 / (N * probs[draw.indices]))
+        assert probs.sum() == approx(K / W)
+
+
+def test_it_is_a_selection_that_learns_and_continues():
+    one, other = (ShardedSelection(CombinatorialBandit(4, 2), N, shard=1, num_shards=W) for _ in range(2))
+    assert isinstance(one, Selection)
+    for _ in range(3):
+        one.update(one.draw(), [0.1, 5.0])
+    other.load_state_dict(one.state_dict())
+    assert np.ptp(one.selection.weights) > 0.0  # pyright: ignore[reportAttributeAccessIssue]
+    assert other.draw().indices.tolist() == one.draw().indices.tolist()
+    with pytest.raises(ValueError, match="must be saved with shard=0, got shard=1"):
+        ShardedSelection(CombinatorialBandit(4, 2), N, shard=0, num_shards=W).load_state_dict(one.state_dict())
+    with pytest.raises(ValueError, match="must choose from the 3 samples of shard 2 of 3, got .*=4"):
+        ShardedSelection(CombinatorialBandit(4, 2), N, shard=2, num_shards=W)
+
+
+def own_part(sharded: bool) -> dict:
+    """Train 30 steps, counting what is sent beside DistributedDataParallel's own."""
+    calls, original = [], dist.all_gather_into_tensor
+    name = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
+    original = getattr(dist, name)
+    setattr(dist, name, lambda output, input, *rest: (calls.append(input.nbytes), original(output, input, *rest))[1])
+    with new_trainer(sharded=sharded) as trainer:
+        done = train(trainer, 30)
+        weights = trainer.selection.selection.weights if sharded else None  # pyright: ignore
+        return {**done, "sent": calls, "own weights": weights}
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 4])
+def test_shards_on_ranks_are_the_stratified_design_in_one_process(world_size):
+    stratified = Stratified(shards(SAMPLES, BATCH_SIZE, world_size))
+    expected = train_anew(30, "mlp", {"selection": stratified})
+    for rank, done in enumerate(launch(world_size, own_part, True)):
+        assert done["draws"] == [draw[rank::world_size] for draw in expected["draws"]]
+        np.testing.assert_allclose(done["parameters"], expected["parameters"], rtol=0.0, atol=1e-9)
+        own = stratified.shards[rank].selection.weights  # pyright: ignore[reportAttributeAccessIssue]
+        np.testing.assert_allclose(done["own weights"], own, rtol=1e-9)
+        assert np.ptp(own) > 0.1
+        assert len(done["sent"]) == (0 if world_size == 1 else 1)  # the check of the first gradients, one number
+        assert sum(done["sent"]) <= 8
+
+
+def test_shared_draws_send_one_message_a_step_of_at_most_16_bytes_a_sample():
+    first, *steps = launch(2, own_part, False)[0]["sent"]
+    # A ring sends W − 1 parts of K/W samples: here one. float64 norms are the largest that there are.
+    assert set(steps) - {8} == {first} == {16 * BATCH_SIZE // 2 + 8}
+    assert len(steps) == 30
+
+
+def resume(path: str, steps: int) -> dict:
+    """Go on from the checkpoint if there is one, for some steps, and save."""
+    trainer = new_trainer(sharded=True)
+    if os.path.exists(path):
+        trainer.load(path)
+    done = train(trainer, steps)
+    trainer.save(path)
+    return {**done, "own weights": trainer.selection.selection.weights}  # pyright: ignore
+
+
+def fail_to_save(folder: str) -> None:
+    trainer = new_trainer(sharded=True)
+    train(trainer, 1)
+    missing = dist.get_rank() == 1
+    trainer.save(os.path.join(folder, "missing" if missing else "", "run.pt"))
+
+
+def test_every_rank_saves_its_shard_and_the_run_continues(tmp_path):
+    path = str(tmp_path / "run.pt")
+    expected = launch(2, own_part, True)
+    launch(2, resume, path, 17)
+    assert sorted(os.listdir(tmp_path)) == ["run.pt", "run.pt.shard0of2-17", "run.pt.shard1of2-17"]
+    continued = launch(2, resume, path, 13)
+    assert sorted(os.listdir(tmp_path)) == ["run.pt", "run.pt.shard0of2-30", "run.pt.shard1of2-30"]
+    for one, other in zip(continued, expected, strict=True):
+        assert one["draws"] == other["draws"][17:]
+        assert one["parameters"].tolist() == other["parameters"].tolist()
+        assert one["own weights"].tolist() == other["own weights"].tolist()
+    with pytest.raises(ValueError, match="continue on as many ranks as they were saved by: 2, got 1"):
+        new_trainer(sharded=True).load(path)
+    state, _ = _checkpoint.read(path)
+    with pytest.raises(ValueError, match="it was saved with sharded=True"):
+        new_trainer().load_state_dict(state)
+
+
+def test_a_rank_that_cannot_write_is_an_error_on_all(tmp_path):
+    ours, theirs = launch(2, fail_to_save, str(tmp_path))
+    assert isinstance(ours, OSError)
+    assert "could not be written by 1 of the other ranks" in str(ours)
+    assert isinstance(theirs, OSError)
+    assert os.listdir(tmp_path) == ["run.pt.shard0of2-1"]  # nothing refers to it, and the next save takes it away
+
+
+def test_a_selection_is_that_of_the_rank():
+    trainer = AdamCB(mlp(), digits(50), 8, sharded=True, selection=UniformSelection(50, 8))
+    assert result(trainer)["readings"]["steps"] == 0
+    with pytest.raises(ValueError, match="must draw 8 of the 50 samples of rank 0, because sharded=True, got"):
+        AdamCB(mlp(), digits(50), 8, sharded=True, selection=UniformSelection(60, 8))
