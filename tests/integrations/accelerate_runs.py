@@ -88,7 +88,8 @@ def refusal_of_prepared(split: bool, dispatch: bool, even: bool, message: str) -
     """Let Accelerate shard a loader of chosen batches, and return what is said to it."""
     accelerator = new_accelerator(split, dispatch, even)
     batches = AcceleratedBatches(accelerator, mlp(dtype=torch.float64), train_set(), BATCH_SIZE)
-    accelerator.prepare(DataLoader(train_set(), batch_sampler=batches.adamcb.loader.batch_sampler))
+    draws: Any = batches.adamcb.loader.batch_sampler
+    accelerator.prepare(DataLoader(train_set(), batch_sampler=draws))
     try:
         iter(batches)
     except ValueError as error:

@@ -24,10 +24,16 @@ def train_set(dtype: torch.dtype = torch.float64) -> Any:
     return digits(SAMPLES, dtype)
 
 
+def weights_of(adamcb: AdamCB) -> np.ndarray:
+    """Return the weights of the default selection."""
+    selection: Any = adamcb.selection
+    return selection.weights
+
+
 def outcome(model: nn.Module, adamcb: AdamCB) -> dict[str, Any]:
     """Return what two runs must agree on."""
     parameters = torch.cat([parameter.detach().double().flatten() for parameter in model.parameters()])
-    return {"parameters": parameters.numpy(), "weights": adamcb.selection.weights, "steps": adamcb.meter.steps}
+    return {"parameters": parameters.numpy(), "weights": weights_of(adamcb), "steps": adamcb.meter.steps}
 
 
 def own_loop(

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from adamcb import AdamCB
-from tests.integrations.problem import BATCH_SIZE, assert_same, in_ranks, own_loop, train_set
+from tests.integrations.problem import BATCH_SIZE, assert_same, in_ranks, own_loop, train_set, weights_of
 from tests.training.problem import losses_of, mlp
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="accelerate is not installed")
@@ -57,9 +57,9 @@ def test_a_scaled_loss_teaches_the_same(runs):
         trainer.weigh(losses_of(model, other_x, other_y)).backward()
         trainer.optimizers = ()
         trainer.update()
-    weights = trainer.selection.weights
+    weights = weights_of(trainer)
     assert np.ptp(weights) > 0.1
-    np.testing.assert_allclose(run.batches.adamcb.selection.weights, weights, rtol=1e-9)
+    np.testing.assert_allclose(weights_of(run.batches.adamcb), weights, rtol=1e-9)
 
 
 def test_what_accelerate_does_to_a_loader_is_refused_in_one_process_too(runs):

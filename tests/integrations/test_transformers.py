@@ -101,11 +101,11 @@ def test_the_model_is_left_as_it_was_and_evaluates_as_ever(runs, tmp_path):
 
     from adamcb.integrations.transformers import AdamCBTrainer
 
-    args = runs.arguments(str(tmp_path), max_steps=2)
-    trainer = AdamCBTrainer(model=runs.gpt(), args=args, train_dataset=runs.texts(), eval_dataset=runs.texts())
+    args, model = runs.arguments(str(tmp_path), max_steps=2), runs.gpt()
+    trainer = AdamCBTrainer(model=model, args=args, train_dataset=runs.texts(), eval_dataset=runs.texts())
     trainer.train()
-    assert not trainer.model._forward_hooks
-    plain = Trainer(model=trainer.model, args=args, eval_dataset=runs.texts())
+    assert not model._forward_hooks
+    plain = Trainer(model=model, args=args, eval_dataset=runs.texts())
     plain.model_accepts_loss_kwargs = False
     assert trainer.evaluate()["eval_loss"] == pytest.approx(plain.evaluate()["eval_loss"])
 

@@ -46,7 +46,8 @@ def weigh(module: LightningModule, losses: Tensor) -> Tensor:
     Raises:
         ValueError, RuntimeError, FloatingPointError: As `AdamCB.weigh`.
     """
-    callback = next((one for one in module.trainer.callbacks if isinstance(one, AdamCBCallback)), None)
+    trainer: Any = module.trainer
+    callback = next((one for one in trainer.callbacks if isinstance(one, AdamCBCallback)), None)
     return losses.mean() if callback is None else callback.weigh(module, losses)
 
 
@@ -205,7 +206,7 @@ def measured_module(module: LightningModule) -> nn.Module:
     return children[0] if len(children) == 1 and not own else module
 
 
-def _check_settings(trainer: Trainer) -> None:
+def _check_settings(trainer: Any) -> None:
     """Raise for what would change batches after they were drawn, or gradients in a way that is not known."""
     connector = trainer._accelerator_connector
     if connector.use_distributed_sampler and trainer.world_size > 1:

@@ -37,9 +37,10 @@ __all__ = ["AdamCBMixin", "AdamCBTrainer"]
 FILE = "adamcb.pt"  # in a checkpoint's folder
 DRAW = "adamcb_draw"  # where a batch carries its draw
 _COUNTED = 1000  # samples whose labels are counted
+_Trainer: Any = object  # type checkers are not to know what the mixin is mixed into
 
 
-class AdamCBMixin:
+class AdamCBMixin(_Trainer):
     """Makes a `Trainer` choose its batches, and learn from their gradients.
 
     The Trainer's loop is in charge: it accumulates, clips, steps, logs, evaluates and saves. With W processes, each
