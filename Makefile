@@ -10,7 +10,7 @@ install: .venv/.installed
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(PIP) install --quiet -c constraints.txt -e '.[lab,dev]'
+	$(PIP) install --quiet -c constraints.txt -e '.[lab,dev,lightning,transformers]'
 	touch $@
 
 .venv/.bench: .venv/.installed

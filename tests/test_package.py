@@ -58,6 +58,7 @@ def test_importing_adamcb_needs_the_core_dependencies_only():
         "pooch",
         "lightning",
         "transformers",
+        "accelerate",
         "torch._dynamo",
         "adamcb.lab",
     ]

@@ -82,7 +82,9 @@ class AdamCB:
         batch_size: K, of all ranks together: a multiple of their number.
         lr: Learning rate of the default optimizer.
         selection: Chooses batches. None: `CombinatorialBandit(n, K, feedback="scale-free")`, seeded by `seed`.
-        optimizer: One optimizer or several, all of which step. None: `AdamX(lr=lr, bias_correction=True)`.
+        optimizer: One optimizer or several, all of which step. None: `AdamX(lr=lr, bias_correction=True)`. "external":
+            a framework's loop steps, zeroes gradients and saves the model. `update` then learns, no more, and states
+            hold what choosing batches needs, no more.
         norms: "exact", "last-layer" (see `PerSampleNorms`), or None: measure nothing and learn nothing. A
             `UniformSelection` learns nothing, so for it nothing is measured.
         num_workers: How many processes load data.
@@ -110,7 +112,7 @@ class AdamCB:
         lr: float | Tensor = 1e-3,
         *,
         selection: Selection | None = None,
-        optimizer: Optimizer | Sequence[Optimizer] | None = None,
+        optimizer: Optimizer | Sequence[Optimizer] | str | None = None,
         norms: str | None = "exact",
         num_workers: int = 0,
         device: torch.device | str | None = None,
@@ -298,6 +300,8 @@ class AdamCB:
         self.meter.note_norms(draw, norms)
 
     def _step_optimizers(self, scaler: torch.amp.GradScaler | None) -> None:
+        if not self.optimizers:  # external
+            return
         if not self._gradients_checked:
             check_same_gradients(self.optimizers)
             self._gradients_checked = True
@@ -360,12 +364,12 @@ class AdamCB:
             RuntimeError: If a batch was taken and not trained on yet: save between steps.
             NotImplementedError: If `fully_shard` spread the model over the ranks: no rank has all of it.
         """
-        if is_sharded_model(self.model):
+        if self.optimizers and is_sharded_model(self.model):
             raise NotImplementedError(
                 "A model under `fully_shard` must be saved by torch.distributed.checkpoint, with its optimizers. Save "
                 "`trainer.selection.state_dict()` and `trainer.loader.state_dict()` beside it."
             )
-        if self._draw is not None or self._weighed:
+        if self.optimizers and (self._draw is not None or self._weighed):
             raise RuntimeError("A state must be saved between steps, and a batch is waiting for `step` or `update`.")
         return _state.collect(self._parts, self.epoch, self._ranks.rank)
 
@@ -386,7 +390,7 @@ class AdamCB:
 
     @property
     def _parts(self) -> _state.Parts:
-        model = unwrapped(self.model)
+        model = unwrapped(self.model) if self.optimizers else None  # external optimizers: a framework saves both
         return _state.Parts(model, self.optimizers, self.selection, self._late, self.meter, self.loader, self.device)
 
     def save(self, path: str | os.PathLike[str], extra: Any = None) -> None:

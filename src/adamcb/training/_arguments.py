@@ -96,9 +96,11 @@ def _length(dataset: Any) -> int:
 
 
 def optimizers_or_default(
-    optimizer: Optimizer | Sequence[Optimizer] | None, model: nn.Module, lr: float | Tensor
+    optimizer: Optimizer | Sequence[Optimizer] | str | None, model: nn.Module, lr: float | Tensor
 ) -> tuple[Optimizer, ...]:
-    """Return the given optimizers, or the default one for all that is trainable."""
+    """Return the given optimizers, or the default one for all that is trainable; none if they are "external"."""
+    if isinstance(optimizer, str) and optimizer == "external":
+        return ()
     if optimizer is None:
         trainable: list[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
         # torch would take the slower loop on the CPU.

@@ -24,9 +24,9 @@ _KEYS = ("model", "optimizers", "selection", "late", "meter", "generators", "loa
 
 @dataclass(frozen=True)
 class Parts:
-    """What has a state of its own."""
+    """What has a state of its own. Without a model, a framework saves it, the optimizers and the global generators."""
 
-    model: nn.Module
+    model: nn.Module | None
     optimizers: Sequence[Optimizer]
     selection: Selection
     late: LateFeedback
@@ -38,14 +38,14 @@ class Parts:
 def collect(parts: Parts, epoch: int, rank: int) -> dict[str, Any]:
     """Return the state of all parts. Tensors of model and optimizers are theirs, not copies, as everywhere in torch."""
     return {
-        "model": parts.model.state_dict(),
+        "model": None if parts.model is None else parts.model.state_dict(),
         "optimizers": [
             {"kind": type(optimizer).__name__, "state": optimizer.state_dict()} for optimizer in parts.optimizers
         ],
         "selection": parts.selection.state_dict(),
         "late": parts.late.state_dict(),
         "meter": parts.meter.state_dict(),
-        "generators": generator_states(parts.device),
+        "generators": None if parts.model is None else generator_states(parts.device),
         "loader": parts.loader.state_dict(),
         "epoch": epoch,
         "rank": rank,  # whose generators these are
@@ -61,12 +61,13 @@ def restore(parts: Parts, state: Any, rank: int) -> None:
     _check(parts, state)
     selection = parts.selection
     with contextlib.ExitStack() as undo:
-        undo.callback(set_generator_states, parts.device, generator_states(parts.device))
-        set_generator_states(parts.device, state["generators"])
-        if rank != state.get("rank", 0):
-            set_generator_states(parts.device, derived_generator_states(parts.device, rank))
-        undo.callback(parts.model.load_state_dict, copy.deepcopy(parts.model.state_dict()))
-        parts.model.load_state_dict(state["model"])
+        if parts.model is not None:
+            undo.callback(set_generator_states, parts.device, generator_states(parts.device))
+            set_generator_states(parts.device, state["generators"])
+            if rank != state.get("rank", 0):
+                set_generator_states(parts.device, derived_generator_states(parts.device, rank))
+            undo.callback(parts.model.load_state_dict, copy.deepcopy(parts.model.state_dict()))
+            parts.model.load_state_dict(state["model"])
         for optimizer, saved in zip(parts.optimizers, state["optimizers"], strict=True):
             undo.callback(optimizer.load_state_dict, optimizer.state_dict())
             optimizer.load_state_dict(copy.deepcopy(saved["state"]))  # it would keep the tensors, and change them
@@ -91,6 +92,8 @@ def _check(parts: Parts, state: Any) -> None:
     saved = [entry["kind"] for entry in state["optimizers"]]
     if saved != kinds:
         raise ValueError(f"it must be of the optimizers {', '.join(kinds)}, got {', '.join(saved)}.")
+    if (state["model"] is None) != (parts.model is None):
+        raise ValueError("it must be saved with a model if this trainer has optimizers, without if they are external.")
     if not isinstance(state["epoch"], int):
         raise ValueError(f"its epoch must be an integer, got {state['epoch']!r}.")
 

@@ -1,0 +1,224 @@
+"""Lightning 2: a callback, its loader, and `weigh` for the `training_step`.
+
+    chosen = AdamCBCallback(train_set, batch_size=128)
+    trainer = L.Trainer(callbacks=[chosen], use_distributed_sampler=False)
+    trainer.fit(module, chosen.loader)
+
+and in the module:
+
+    def training_step(self, batch, batch_idx):
+        x, y = batch
+        return weigh(self, F.cross_entropy(self(x), y, reduction="none"))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+
+from adamcb import _checks
+from adamcb.integrations._missing import missing
+from adamcb.integrations._stream import BatchStream
+from adamcb.training import AdamCB, Meter
+
+try:
+    from lightning.pytorch import Callback, LightningModule, Trainer
+    from lightning.pytorch.strategies import DDPStrategy, SingleDeviceStrategy
+except ImportError as error:
+    raise missing("lightning") from error
+
+__all__ = ["AdamCBCallback", "weigh"]
+
+
+def weigh(module: LightningModule, losses: Tensor) -> Tensor:
+    """Return what `training_step` is to return: Σ loss_weights·losses, an unbiased estimate of the mean loss.
+
+    With several ranks, each returns its share times their number: Lightning averages gradients over the ranks, and
+    `self.log(..., sync_dist=True)` the logged values. Without an `AdamCBCallback` it is `losses.mean()`, so that the
+    same module trains on ordinary batches too.
+
+    Args:
+        module: The LightningModule, `self` in `training_step`.
+        losses: float[K], one loss per sample of the batch that `training_step` was given; float[K/W] with W ranks.
+
+    Raises:
+        ValueError, RuntimeError, FloatingPointError: As `AdamCB.weigh`.
+    """
+    trainer: Any = module.trainer
+    callback = next((one for one in trainer.callbacks if isinstance(one, AdamCBCallback)), None)
+    return losses.mean() if callback is None else callback.weigh(module, losses)
+
+
+class AdamCBCallback(Callback):
+    """Chooses the batches of a `Trainer`, and learns from their gradients.
+
+    Lightning's loop is in charge: it takes batches from `loader`, goes backward, clips, steps, logs and saves. The
+    callback learns from the gradient norms before every step of the optimizer, and puts its state into the Trainer's
+    checkpoints: `trainer.fit(..., ckpt_path=...)` goes on with the next batch, also in the middle of an epoch. A run
+    with `accumulate_grad_batches` draws K samples for each batch. With several ranks, `batch_size` is that of all of
+    them together.
+
+    Args:
+        dataset: A map-style dataset of n samples.
+        batch_size: K.
+        model: The module whose gradients are measured. None: the LightningModule's only child with trainable
+            parameters, or the LightningModule itself if it has several; `training_step` must then call `self(...)`.
+        options: What else `AdamCB` takes: `selection`, `norms`, `num_workers`, `seed`, `collate_fn` and so on.
+
+    Attributes:
+        loader: What `trainer.fit` takes as `train_dataloaders`.
+        adamcb: The `AdamCB`, once training has started.
+    """
+
+    def __init__(self, dataset: Any, batch_size: int, *, model: nn.Module | None = None, **options: Any) -> None:
+        if "optimizer" in options or "lr" in options:
+            raise TypeError("`optimizer` and `lr` must be set in `configure_optimizers`, got them in AdamCBCallback.")
+        self.dataset, self.batch_size = dataset, _checks.integer("batch_size", batch_size, low=1)
+        self.loader = Loader(self)
+        self._stream: BatchStream | None = None
+        self._model, self._options = model, options
+        self._state: dict[str, Any] | None = None  # loaded, for the AdamCB that is yet to be made
+        self._started = 0  # batches that Lightning has begun to train on
+        self._unlearned = 0  # batches weighed since the last step
+
+    @property
+    def adamcb(self) -> AdamCB:
+        """The `AdamCB` of this fit, or of the last."""
+        return self.stream.trainer
+
+    @property
+    def stream(self) -> BatchStream:
+        """Where the batches come from."""
+        if self._stream is None:
+            raise RuntimeError("AdamCBCallback must be among the Trainer's callbacks, and training must have started.")
+        return self._stream
+
+    @property
+    def meter(self) -> Meter:
+        """Whether it pays: `meter.as_dict()` is what loggers take."""
+        return self.adamcb.meter
+
+    def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Refuse settings under which batches would not be what was drawn."""
+        if stage == "fit":
+            _check_settings(trainer)
+
+    def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Attach to the model, which is on its device now, and take over what a checkpoint holds."""
+        model = measured_module(pl_module) if self._model is None else self._model
+        options = {"device": pl_module.device, **self._options}
+        adamcb = AdamCB(model, self.dataset, self.batch_size, optimizer="external", **options)
+        self._stream = BatchStream(adamcb)
+        self._started = self._unlearned = 0
+        if self._state is not None:
+            adamcb.load_state_dict(self._state)
+            self._state = None
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Refuse another loader."""
+        combined = trainer.fit_loop._combined_loader
+        if combined is not None and not any(loader is self.loader for loader in combined.flattened):
+            kinds = ", ".join(type(loader).__name__ for loader in combined.flattened)
+            raise ValueError(f"`train_dataloaders` must be the `loader` of AdamCBCallback, got {kinds}.")
+
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
+        """Make sure that the batch is the one that was taken last, since draw and losses meet by that."""
+        self._started += 1
+        taken = self.stream.taken
+        if taken != self._started:
+            raise RuntimeError(
+                f"Batches must be taken one by one, as they are trained on, got {taken} taken for {self._started} "
+                "trained on. Do not wrap the loader in one that fetches ahead; use `num_workers` for that."
+            )
+
+    def weigh(self, module: LightningModule, losses: Tensor) -> Tensor:
+        """Return the weighted sum of the losses of the batch in training; see `weigh`."""
+        # In automatic optimization Lightning divides what it is given by the number of batches it accumulates.
+        parts = module.trainer.accumulate_grad_batches if module.automatic_optimization else 1
+        loss = self.adamcb.weigh(losses, accumulate=parts) * parts
+        self._unlearned += 1
+        return loss
+
+    def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
+        """Learn from the norms of the gradients that are about to be stepped on."""
+        if self._unlearned:
+            self._unlearned = 0
+            self.adamcb.update(getattr(trainer.precision_plugin, "scaler", None))
+        elif pl_module.automatic_optimization:
+            raise RuntimeError("`training_step` must return `weigh(self, losses)`, and it was not called.")
+
+    def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
+        """Leave the model as it was."""
+        if stage == "fit" and self._stream is not None:
+            self._stream.close()
+
+    def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
+        """Leave the model as it was."""
+        self.teardown(trainer, pl_module, "fit")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what choosing batches needs to go on; model and optimizers are Lightning's to save."""
+        return {} if self._stream is None else self.adamcb.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Keep `state_dict` until training starts."""
+        self._state = state_dict or None
+
+
+class Loader:
+    """What Lightning iterates over: plain batches, floor(n/K) of them an epoch.
+
+    It is no `DataLoader`, so that Lightning does not rebuild it with a sampler of its own.
+    """
+
+    def __init__(self, callback: AdamCBCallback) -> None:
+        self._callback = callback
+
+    def __len__(self) -> int:
+        return len(self._callback.dataset) // self._callback.batch_size
+
+    def __iter__(self) -> Iterator[Any]:
+        for _ in range(len(self)):
+            yield self._callback.stream.take().data
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return nothing: the callback saves position and weights, which must be of the same moment."""
+        return {}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Do nothing; see `state_dict`."""
+
+
+def measured_module(module: LightningModule) -> nn.Module:
+    """Return the only child that has trainable parameters, or the module itself.
+
+    The child, because `training_step` may call it without `forward`; and because several ranks call the LightningModule
+    with the batch, not with the model's inputs.
+    """
+
+    def trains(part: nn.Module) -> bool:
+        return any(parameter.requires_grad for parameter in part.parameters())
+
+    own = any(parameter.requires_grad for parameter in module.parameters(recurse=False))
+    children = [child for child in module.children() if trains(child)]
+    return children[0] if len(children) == 1 and not own else module
+
+
+def _check_settings(trainer: Any) -> None:
+    """Raise for what would change batches after they were drawn, or gradients in a way that is not known."""
+    connector = trainer._accelerator_connector
+    if connector.use_distributed_sampler and trainer.world_size > 1:
+        raise ValueError(
+            "`use_distributed_sampler` must be False with several ranks, got use_distributed_sampler=True. AdamCB "
+            "shares out each draw itself; a DistributedSampler repeats samples and knows nothing of probabilities."
+        )
+    if trainer.overfit_batches:
+        raise ValueError(
+            f"`overfit_batches` must be 0, got overfit_batches={trainer.overfit_batches}: batches are drawn anew every "
+            "time. Give AdamCBCallback a torch.utils.data.Subset instead."
+        )
+    if not isinstance(trainer.strategy, (SingleDeviceStrategy, DDPStrategy)):
+        kind = type(trainer.strategy).__name__
+        raise NotImplementedError(f"`strategy` must be one device or DDP, got {kind}.")

@@ -1,0 +1,100 @@
+"""Trainings by Lightning, for one process or several."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lightning.pytorch as L
+import torch
+import torch.nn.functional as F
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import Tensor, nn
+
+from adamcb.integrations.lightning import AdamCBCallback, weigh
+from tests.integrations.problem import BATCH_SIZE, EPOCHS, LR, STOP, outcome, train_set
+from tests.training.problem import mlp
+
+for name in ("lightning.pytorch", "lightning.fabric"):
+    logging.getLogger(name).setLevel(logging.ERROR)
+
+
+class Module(L.LightningModule):
+    """An ordinary module, with what AdamCB asks of it."""
+
+    def __init__(self, net: nn.Module | None = None) -> None:
+        super().__init__()
+        self.net = mlp(dtype=torch.float64) if net is None else net
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x)
+
+    def training_step(self, batch: Any, batch_idx: int) -> Tensor:
+        x, y = batch
+        loss = weigh(self, F.cross_entropy(self(x), y, reduction="none"))
+        self.log("loss", loss, on_epoch=True)
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.Adam(self.parameters(), lr=LR)
+
+
+class TwoParts(Module):
+    """Has no child that is the model, so the whole module is measured."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Identity())
+        self.body, self.head = mlp(dtype=torch.float64)[:3], mlp(dtype=torch.float64)[3]
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x))
+
+
+def new_trainer(*callbacks: Any, **options: Any) -> L.Trainer:
+    settings = {"max_epochs": EPOCHS, "accelerator": "cpu", "use_distributed_sampler": False, **options}
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    return L.Trainer(callbacks=list(callbacks), **quiet, **settings)
+
+
+def quietly(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Call without Lightning's own warnings, of tiny problems and of newer torch."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return function(*args, **options)
+
+
+def fit(
+    module: Module,
+    *callbacks: Any,
+    dtype: torch.dtype = torch.float64,
+    ckpt_path: Any = None,
+    loader: Any = None,
+    choosing: dict[str, Any] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Train, and return what came of it."""
+    chosen = AdamCBCallback(train_set(dtype), BATCH_SIZE, **(choosing or {}))
+    trainer = quietly(new_trainer, chosen, *callbacks, enable_checkpointing=bool(callbacks), **options)
+    quietly(trainer.fit, module, chosen.loader if loader is None else loader, ckpt_path=ckpt_path)
+    return outcome(module, chosen.adamcb)
+
+
+def straight_and_resumed(folder: str, options: dict[str, Any]) -> list[dict[str, Any]]:
+    """Train through, saving in the middle of an epoch; train anew from there; train a module of two parts."""
+    saving = ModelCheckpoint(folder, filename="{step}", every_n_train_steps=STOP, save_top_k=-1)
+    straight = fit(Module(), saving, **options)
+    resumed = fit(Module(mlp(dtype=torch.float64, seed=1)), ckpt_path=Path(folder) / f"step={STOP}.ckpt", **options)
+    return [straight, resumed, fit(TwoParts(), **options)]
+
+
+def in_two_processes(folder: str) -> list[Any]:
+    """Return what is said to a Trainer that may put a sampler of its own in, and the results of one that may not."""
+    options = {"strategy": "ddp", "devices": 2}
+    try:
+        fit(Module(), use_distributed_sampler=True, **options)
+    except ValueError as error:
+        return [str(error), *straight_and_resumed(folder, options)]
+    return ["nothing was refused"]

@@ -1,0 +1,84 @@
+"""The problem that all frameworks solve, and `AdamCB`'s own loop on it, which they must agree with."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from adamcb import AdamCB
+from tests.distributed.launch import PROCESSES, launch
+from tests.training.problem import digits, losses_of, mlp
+
+SAMPLES, BATCH_SIZE, EPOCHS, LR = 200, 16, 2, 0.01  # 12 batches an epoch
+STOP = 17  # in the middle of the second epoch
+TOLERANCE = 1e-6
+
+
+def train_set(dtype: torch.dtype = torch.float64) -> Any:
+    return digits(SAMPLES, dtype)
+
+
+def weights_of(adamcb: AdamCB) -> np.ndarray:
+    """Return the weights of the default selection."""
+    selection: Any = adamcb.selection
+    return selection.weights
+
+
+def outcome(model: nn.Module, adamcb: AdamCB) -> dict[str, Any]:
+    """Return what two runs must agree on."""
+    parameters = torch.cat([parameter.detach().double().flatten() for parameter in model.parameters()])
+    return {"parameters": parameters.numpy(), "weights": weights_of(adamcb), "steps": adamcb.meter.steps}
+
+
+def own_loop(
+    accumulate: int = 1, dtype: torch.dtype = torch.float64, autocast: torch.dtype | None = None
+) -> dict[str, Any]:
+    """Train by `AdamCB` alone, in this process; with a GradScaler if `autocast` needs one."""
+    model = mlp(dtype=dtype)
+    optimizer = torch.optim.Adam(model.parameters(), lr=LR)
+    scaler = new_scaler() if autocast is torch.float16 else None
+    with AdamCB(model, train_set(dtype), BATCH_SIZE, optimizer=optimizer) as trainer:
+        for _ in range(EPOCHS):
+            for i, (x, y) in enumerate(trainer):
+                with torch.autocast("cpu", dtype=autocast, enabled=autocast is not None):
+                    losses = losses_of(model, x, y)
+                loss = trainer.weigh(losses, accumulate=accumulate)
+                (loss if scaler is None else scaler.scale(loss)).backward()
+                if (i + 1) % accumulate == 0:
+                    trainer.update(scaler)
+        return outcome(model, trainer)
+
+
+def new_scaler() -> torch.amp.GradScaler:
+    return torch.amp.GradScaler("cpu", init_scale=2.0**10)
+
+
+def assert_same(actual: Any, expected: dict[str, Any]) -> None:
+    if isinstance(actual, Exception):
+        raise actual
+    assert actual["steps"] == expected["steps"]
+    np.testing.assert_allclose(actual["parameters"], expected["parameters"], rtol=0.0, atol=TOLERANCE)
+    np.testing.assert_allclose(actual["weights"], expected["weights"], rtol=TOLERANCE)
+
+
+def in_ranks(world_size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
+    """Call the function in real processes, which find themselves as those that torchrun starts do."""
+    PROCESSES.set_forkserver_preload([function.__module__])  # imports take longer than training
+    results = launch(world_size, _as_by_torchrun, function, args)
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    return results
+
+
+def _as_by_torchrun(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    rank, size = str(dist.get_rank()), str(dist.get_world_size())
+    os.environ |= {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": size, "LOCAL_WORLD_SIZE": size, "GROUP_RANK": "0"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29555", "TORCHELASTIC_RUN_ID": "test"}
+    return function(*args)
