@@ -23,7 +23,7 @@ from adamcb.gradnorm._record import SECOND_BACKWARD, unavailable
 Layer = tuple[Tensor | None, bool]
 
 _INTERNALS: Any = torch._C
-# Layers whose inputs hold fewer numbers than this, all together, wait for one another.
+# Where the inputs of all layers hold fewer numbers than this, the layers wait for one another.
 _SMALL = 1 << 20
 # Exact types: a subclass, or a module under parametrization, may do anything.
 _ONE_INPUT = {
@@ -41,33 +41,33 @@ class Chain:
         self._hooks: list[dict] = []
         self._parameters: list[int] = []
         self._plain = False
-        self.room = Room()
+        self._width = 0
+        self._room = Room()
 
-    def applies(self, model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> bool:
-        """Tell it for one forward pass, given its inputs: one vector for each sample, or what the model flattens."""
+    def enter(self, model: nn.Module, args: tuple, kwargs: dict[str, Any], index: int, finish: Any) -> ChainPass | None:
+        """Return the record of a forward pass that begins with these inputs, None if the model is no chain for them."""
         if type(model) is not nn.Sequential or kwargs or len(args) != 1:
-            return False
-        modules = tuple(model._modules.values())
+            return None
+        modules, inputs = tuple(model._modules.values()), args[0]
         if modules != self._modules:
             self._look_at(modules)
         parameters = list(map(id, itertools.chain.from_iterable(self._tables)))
         if parameters != self._parameters:
             self._parameters, self._plain = parameters, _is_plain(modules)
-        if not self._plain or any(self._hooks) or _interfered():
-            return False
-        inputs = args[0]
-        return isinstance(inputs, Tensor) and (inputs.dim() == 2 or type(modules[0]) is nn.Flatten)
+        if not self._plain or any(self._hooks) or _interfered() or not isinstance(inputs, Tensor):
+            return None
+        if inputs.dim() != 2 and type(modules[0]) is not nn.Flatten:  # one vector for each sample, or soon to be
+            return None
+        return ChainPass(index, finish, self._room, small=inputs.size(0) * self._width < _SMALL)
 
     def _look_at(self, modules: tuple) -> None:
         """Keep hold of what may change from one pass to the next, so that a look at it costs next to nothing."""
         present = [module for module in modules if module is not None]
         self._modules, self._plain = modules, _is_plain(modules)
         self._tables = [module._parameters.values() for module in present]
-        self._hooks = [
-            hooks
-            for module in present
-            for hooks in (module._forward_hooks, module._forward_pre_hooks, module._backward_hooks)
-        ]
+        kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+        self._hooks = [vars(module)[kind] for module in present for kind in kinds]
+        self._width = sum(module.in_features for module in present if type(module) is nn.Linear)
 
 
 def _is_plain(modules: Sequence[nn.Module | None]) -> bool:
@@ -95,11 +95,12 @@ class ChainPass:
         index: Its place among the forward passes.
         finish: Called with this record when the first gradient arrives.
         room: Where norms are taken.
+        small: Whether the layers wait for one another.
     """
 
-    def __init__(self, index: int, finish: Callable[[ChainPass], None], room: Room) -> None:
+    def __init__(self, index: int, finish: Callable[[ChainPass], None], room: Room, *, small: bool) -> None:
         self.index = index
-        self._room = room
+        self._room, self._small = room, small
         self.error: str | None = None
         self._finish = finish
         self._begun = False
@@ -109,7 +110,8 @@ class ChainPass:
 
     def watch(self, output: Tensor) -> None:
         """Wait for the gradients of all dense layers behind `output`."""
-        nodes, numbers, node = [], 0, output.grad_fn
+        nodes: list[Any] = []
+        node: Any = output.grad_fn
         while node is not None and (edges := node.next_functions):  # without edges: the input wants a gradient itself
             if len(edges) == 1:
                 node = edges[0][0]
@@ -118,25 +120,17 @@ class ChainPass:
             bias = len(edges) == 3 and edges[0][0] is not None
             inputs = None
             if edges[-1][0] is not None:
-                saved: Any = node
                 # Detached, or this record and the nodes that call it would hold each other.
-                inputs = (saved._saved_mat1 if len(edges) == 3 else saved._saved_self).detach()
-                numbers += inputs.numel()
+                inputs = (node._saved_mat1 if len(edges) == 3 else node._saved_self).detach()
             if bias or inputs is not None:
                 self._layers.append((inputs, bias))
                 nodes.append(node)
             node = edges[-2][0]
-        self._hang_on(nodes, small=numbers < _SMALL)
-
-    def _hang_on(self, nodes: list[Any], *, small: bool) -> None:
-        if not nodes:
-            return
-        first, *between, last = nodes if len(nodes) > 1 else (*nodes, None)
-        first.register_prehook(self._begin if small and last is not None else self._begin_and_settle)
-        for node in between:
-            node.register_prehook(self._gradients.append if small else self._go_on)
-        if last is not None:
-            last.register_prehook(self._go_on)
+        for place, node in enumerate(nodes, start=1):
+            if place == len(nodes) or not self._small:
+                node.register_prehook(self._settle_first if place == 1 else self._settle_next)
+            else:
+                node.register_prehook(self._begin if place == 1 else self._gradients.append)
 
     def _begin(self, grads: tuple[Tensor | None, ...]) -> None:
         if self._begun:
@@ -146,11 +140,11 @@ class ChainPass:
             self._finish(self)
         self._gradients.append(grads)
 
-    def _begin_and_settle(self, grads: tuple[Tensor | None, ...]) -> None:
+    def _settle_first(self, grads: tuple[Tensor | None, ...]) -> None:
         self._begin(grads)
         self.settle()
 
-    def _go_on(self, grads: tuple[Tensor | None, ...]) -> None:
+    def _settle_next(self, grads: tuple[Tensor | None, ...]) -> None:
         self._gradients.append(grads)
         self.settle()
 

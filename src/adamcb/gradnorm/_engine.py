@@ -126,11 +126,11 @@ class PerSampleNorms:
         if torch._C._len_torch_function_stack():
             _refuse_outer_engine()
         self._passes += 1
-        if self._chain.applies(model, args, kwargs):
-            self._open.append(ChainPass(self._passes, self._done.append, self._chain.room))
-        else:
+        entry = self._chain.enter(model, args, kwargs, self._passes, self._done.append)
+        if entry is None:
             tracer = Tracer(Pass(self._passes, self._done.append))
-            self._open.append(_Watch(tracer, (args, kwargs), uncompiled=self._compiled))
+            entry = _Watch(tracer, (args, kwargs), uncompiled=self._compiled)
+        self._open.append(entry)
 
     def _leave(self, model: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
         entry = self._open.pop() if self._open and not torch.compiler.is_compiling() else None
