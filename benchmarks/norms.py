@@ -32,7 +32,11 @@ from benchmarks.norms_ways import OURS, WAYS
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 # Read by the C library when a process begins.
 KEEP_FREED = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
-RETURN_FREED = {"MALLOC_MMAP_THRESHOLD_": str(2**16), "MALLOC_TRIM_THRESHOLD_": str(2**16), "MALLOC_MMAP_MAX_": "1000000"}
+RETURN_FREED = {
+    "MALLOC_MMAP_THRESHOLD_": str(2**16),
+    "MALLOC_TRIM_THRESHOLD_": str(2**16),
+    "MALLOC_MMAP_MAX_": "1000000",
+}
 
 
 def timed(step, clock: str, *, turn: float = 0.03) -> float:

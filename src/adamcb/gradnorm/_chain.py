@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -98,6 +97,8 @@ class ChainPass:
         small: Whether the layers wait for one another.
     """
 
+    __slots__ = ("_begun", "_finish", "_gradients", "_layers", "_room", "_small", "_total", "error", "index")
+
     def __init__(self, index: int, finish: Callable[[ChainPass], None], room: Room, *, small: bool) -> None:
         self.index = index
         self._room, self._small = room, small
@@ -150,15 +151,17 @@ class ChainPass:
 
     def settle(self) -> None:
         """Take the norms of the gradients that have arrived, and let go of what they need."""
-        count = min(len(self._layers), len(self._gradients))
+        layers, gradients = self._layers, self._gradients
         if torch.is_grad_enabled():  # create_graph=True
             with torch.no_grad():
                 return self.settle()
-        if count and self._gradients[0][0] is not None:  # a gradient that is not defined leaves all behind it undefined
-            norms = self._room.norms(self._layers[:count], self._gradients)
+        if len(gradients) < len(layers):
+            layers = layers[: len(gradients)]
+        if layers and gradients[0][0] is not None:  # a gradient that is not defined leaves all behind it undefined
+            norms = self._room.norms(layers, gradients)
             self._total = norms if self._total is None else torch.hypot(self._total, norms)
-        del self._layers[:count]
-        self._gradients.clear()
+        del self._layers[: len(layers)]
+        gradients.clear()
 
     def norms(self) -> Tensor:
         """Return float[K]; raise what went wrong during the backward pass, which it did not disturb."""
@@ -172,28 +175,29 @@ class ChainPass:
 class Room:
     """Room for the norms of the layers of a chain, used again in every pass: the fewest operations that will do."""
 
+    __slots__ = ("_device", "_dtype", "_inner", "_inners", "_kinds", "_outer", "_outers", "_size", "_wide")
+
     def __init__(self) -> None:
-        self._kind: list = []
+        self._size = -1
 
     def norms(self, layers: list[Layer], gradients: list[tuple[Any, ...]]) -> Tensor:
         """Return float[K]: √Σ ‖g‖² (‖x‖² + 1) over the layers, x their inputs and g the gradients of their results."""
         grad = gradients[0][0]
-        kind = [grad.size(0), grad.dtype, grad.device]
-        for inputs, bias in layers:
-            kind.append(bias if inputs is None else 2 + bias)
-        if kind != self._kind:
-            self._furnish(kind, layers)
-        dtype = self._dtype
+        kinds = [bias if inputs is None else 2 + bias for inputs, bias in layers]
+        same = grad.size(0) == self._size and grad.dtype is self._dtype and kinds == self._kinds
+        if not same or grad.device != self._device:
+            self._furnish(grad, kinds)
+        wide = self._wide
         for (inputs, _), (grad,), inner, outer in zip(layers, gradients, self._inner, self._outer, strict=False):
-            vector_norm(grad, dim=1, dtype=dtype, out=outer)
+            vector_norm(grad, dim=1, dtype=wide, out=outer)
             if inputs is not None:
-                vector_norm(inputs, dim=1, dtype=dtype, out=inner)
+                vector_norm(inputs, dim=1, dtype=wide, out=inner)
         return vector_norm(self._inners * self._outers, dim=(1, 2))
 
-    def _furnish(self, kind: list, layers: list[Layer]) -> None:
-        size, dtype, device = kind[:3]
-        self._kind, self._dtype = kind, dtype if dtype == torch.float64 else torch.float32
-        room = torch.zeros(size, 3, len(layers), dtype=self._dtype, device=device)
-        room[:, 1] = torch.tensor([bias for _, bias in layers])
+    def _furnish(self, grad: Tensor, kinds: list[int]) -> None:
+        self._size, self._dtype, self._device, self._kinds = grad.size(0), grad.dtype, grad.device, kinds
+        self._wide = grad.dtype if grad.dtype == torch.float64 else torch.float32
+        room = torch.zeros(self._size, 3, len(kinds), dtype=self._wide, device=self._device)
+        room[:, 1] = torch.tensor([kind % 2 for kind in kinds])
         self._inners, self._outers = room[:, :2], room[:, 2:]
         self._inner, self._outer = room[:, 0].unbind(1), room[:, 2].unbind(1)

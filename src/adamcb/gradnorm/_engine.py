@@ -64,7 +64,11 @@ class PerSampleNorms:
         self._done: list[Pass | ChainPass | LastPass] = []
         self._passes = 0
         self._chain = Chain()
-        self._handles = [model.register_forward_hook(_Hook(self._leave if self._exact else self._leave_last), with_kwargs=True, always_call=True)]
+        self._handles = [
+            model.register_forward_hook(
+                _Hook(self._leave if self._exact else self._leave_last), with_kwargs=True, always_call=True
+            )
+        ]
         if self._exact:
             self._handles.append(model.register_forward_pre_hook(_Hook(self._enter), with_kwargs=True))
 

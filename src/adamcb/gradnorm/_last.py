@@ -34,6 +34,8 @@ class LastPass:
         batch_size: The number of samples.
     """
 
+    __slots__ = ("_finish", "_norms", "batch_size", "error", "index")
+
     def __init__(self, index: int, finish: Callable[[LastPass], None], batch_size: int) -> None:
         self.index, self.batch_size = index, batch_size
         self.error: str | None = None
