@@ -3,14 +3,22 @@
     python -m benchmarks.norms [--rounds 15] [--models MLP CNN] [--ways exact opacus ...] [--clock cpu] [--no-memory]
 
 One thread; in every round each way has a turn of some steps on the same batch, as training takes one step after the
-other; the table holds ratios of medians. Peak memory is that of one step in a process of its own, above what it held
-before the step. A way that cannot do a model shows "–", one that is not installed is left out.
+other; the table holds ratios of medians. The C library is told to keep freed memory: returning it to the kernel after
+every step and getting it back costs all ways the same, up to a third of a step, and that by chance.
+
+Peak memory is what steps take above what the process held before them, after steps that have loaded all there is to
+load. For this, in a process of its own, every large block goes back to the kernel as soon as it is freed, so that the
+process is as large as its live blocks, gaps between them and caches not counted.
+
+A way that cannot do a model shows "–", one that is not installed is left out.
 """
 
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
+import os
 import statistics
 import subprocess
 import sys
@@ -22,6 +30,13 @@ from benchmarks.norms_models import PROBLEMS, Problem
 from benchmarks.norms_ways import OURS, WAYS
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
+# Read by the C library when a process begins.
+KEEP_FREED = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**32)}
+RETURN_FREED = {
+    "MALLOC_MMAP_THRESHOLD_": str(2**16),
+    "MALLOC_TRIM_THRESHOLD_": str(2**16),
+    "MALLOC_MMAP_MAX_": "1000000",
+}
 
 
 def timed(step, clock: str, *, turn: float = 0.03) -> float:
@@ -66,9 +81,10 @@ def measure(problem: Problem, names: list[str], rounds: int, clock: str) -> tupl
 
 
 def peak_of(problem: Problem, name: str) -> float:
-    """Return the peak memory of one step in megabytes, measured in a new process."""
+    """Return the peak memory of a step in megabytes, measured in a new process."""
     command = [sys.executable, "-m", "benchmarks.norms", "--peak", problem.name, name]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = os.environ | RETURN_FREED
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     return float(result.stdout.split()[-1]) if result.returncode == 0 else float("nan")
 
 
@@ -76,8 +92,14 @@ def print_peak(name: str, way: str) -> None:
     problem = next(p for p in PROBLEMS if p.name == name)
     torch.manual_seed(0)
     model, inputs, targets = problem.model(), problem.inputs(problem.batch_size), problem.targets(problem.batch_size)
-    WAYS["plain"](problem.model(), problem.inputs(2), problem.targets(2))()  # libraries load what they load once
     step = WAYS[way](model, inputs, targets)
+    step()
+    step()
+    model.zero_grad()
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
+    with open("/proc/self/clear_refs", "w") as references:
+        references.write("5")  # the peak begins again at the present size
     before = _kilobytes("VmRSS")
     step()
     step()
@@ -103,6 +125,8 @@ def main() -> None:
     if options.peak:
         print_peak(*options.peak)
         return
+    if any(os.environ.get(name) != value for name, value in KEEP_FREED.items()):
+        os.execve(sys.executable, [sys.executable, "-m", "benchmarks.norms", *sys.argv[1:]], os.environ | KEEP_FREED)
     names = ["plain", *(name for name in WAYS if name in options.ways and name != "plain")]
     others = names[1:]
     memory = [] if options.no_memory else [name for name in ("exact",) if name in others]

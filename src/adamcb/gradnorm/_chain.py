@@ -7,16 +7,23 @@ dense layer on vectors is one node, with its input saved in it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import nullcontext
+import itertools
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.linalg import vector_norm
 from torch.nn.modules.module import _has_any_global_hook
 
-from adamcb.gradnorm._record import Pass
+from adamcb.gradnorm._record import SECOND_BACKWARD, unavailable
 
+# A dense layer: its inputs, None if its matrix is frozen, and whether its bias trains.
+Layer = tuple[Tensor | None, bool]
+
+_INTERNALS: Any = torch._C
+# Where the inputs of all layers hold fewer numbers than this, the layers wait for one another.
+_SMALL = 1 << 20
 # Exact types: a subclass, or a module under parametrization, may do anything.
 _ONE_INPUT = {
     *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh, nn.Sigmoid, nn.Softplus),
@@ -29,25 +36,40 @@ class Chain:
 
     def __init__(self) -> None:
         self._modules: tuple = ()
-        self._parameters: list[tuple] = []
-        self._answer = False
+        self._tables: list = []
+        self._hooks: list[dict] = []
+        self._parameters: list[int] = []
+        self._plain = False
+        self._width = 0
+        self._room = Room()
 
-    def applies(self, model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> bool:
-        """Tell it for one forward pass, given its inputs: one vector for each sample, or what the model flattens."""
-        if type(model) is not nn.Sequential or kwargs or len(args) != 1 or not isinstance(args[0], Tensor):
-            return False
-        modules, parameters = tuple(model._modules.values()), []
-        for module in modules:
-            if module is None or module._forward_hooks or module._forward_pre_hooks or module._backward_hooks:
-                return False
-            parameters.append(tuple(map(id, module._parameters.values())))
-        if modules != self._modules or parameters != self._parameters:
-            self._modules, self._parameters, self._answer = modules, parameters, _is_plain(modules)
-        flat = args[0].dim() == 2 or type(modules[0]) is nn.Flatten
-        return self._answer and flat and not _interfered()
+    def enter(self, model: nn.Module, args: tuple, kwargs: dict[str, Any], index: int, finish: Any) -> ChainPass | None:
+        """Return the record of a forward pass that begins with these inputs, None if the model is no chain for them."""
+        if type(model) is not nn.Sequential or kwargs or len(args) != 1:
+            return None
+        modules, inputs = tuple(model._modules.values()), args[0]
+        if modules != self._modules:
+            self._look_at(modules)
+        parameters = list(map(id, itertools.chain.from_iterable(self._tables)))
+        if parameters != self._parameters:
+            self._parameters, self._plain = parameters, _is_plain(modules)
+        if not self._plain or any(self._hooks) or _interfered() or not isinstance(inputs, Tensor):
+            return None
+        if inputs.dim() != 2 and type(modules[0]) is not nn.Flatten:  # one vector for each sample, or soon to be
+            return None
+        return ChainPass(index, finish, self._room, small=inputs.size(0) * self._width < _SMALL)
+
+    def _look_at(self, modules: tuple) -> None:
+        """Keep hold of what may change from one pass to the next, so that a look at it costs next to nothing."""
+        present = [module for module in modules if module is not None]
+        self._modules, self._plain = modules, _is_plain(modules)
+        self._tables = [module._parameters.values() for module in present]
+        kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+        self._hooks = [vars(module)[kind] for module in present for kind in kinds]
+        self._width = sum(module.in_features for module in present if type(module) is nn.Linear)
 
 
-def _is_plain(modules: Sequence[nn.Module]) -> bool:
+def _is_plain(modules: Sequence[nn.Module | None]) -> bool:
     linears = [module for module in modules if type(module) is nn.Linear]
     flattens = [module for module in modules if type(module) is nn.Flatten]
     others = {type(module) for module in modules} - {nn.Linear, nn.Flatten}
@@ -58,41 +80,124 @@ def _is_plain(modules: Sequence[nn.Module]) -> bool:
 
 def _interfered() -> bool:
     """Tell whether something else changes what operations do, or what they save."""
-    internals: Any = torch._C
-    packed = internals._autograd._top_saved_tensors_default_hooks(False) is not None
-    return packed or internals._is_any_autocast_enabled() or bool(_has_any_global_hook())
+    packed = _INTERNALS._autograd._top_saved_tensors_default_hooks(False) is not None
+    return packed or _INTERNALS._is_any_autocast_enabled() or bool(_has_any_global_hook())
 
 
-def watch(record: Pass, output: Tensor) -> None:
-    """Send the norms of every dense layer behind `output` to `record`."""
-    node: Any = output.grad_fn
-    operation = 0
-    while node is not None:
-        edges = node.next_functions
-        if not edges:  # the input wants a gradient itself
-            return
-        if len(edges) == 1:
-            node = edges[0][0]
-            continue
-        # A bias, the input and the matrix; or the input and the matrix. The node of what is frozen is None.
-        bias = len(edges) == 3 and edges[0][0] is not None
-        matrix = edges[-1][0] is not None
-        inputs = (node._saved_mat1 if len(edges) == 3 else node._saved_self) if matrix else None
-        if matrix or bias:
-            operation += 1
-            node.register_prehook(_Observer(record, operation, inputs, bias))
-        node = edges[-2][0]
+class ChainPass:
+    """The record of one forward pass through a chain, filled by its backward pass.
+
+    In small networks gradients are only picked up as they arrive, and the norms taken all at once when the last one is
+    there: small operations strewn over the backward pass would each find the caches full of something else.
+
+    Args:
+        index: Its place among the forward passes.
+        finish: Called with this record when the first gradient arrives.
+        room: Where norms are taken.
+        small: Whether the layers wait for one another.
+    """
+
+    __slots__ = ("_begun", "_finish", "_gradients", "_layers", "_room", "_small", "_total", "error", "index")
+
+    def __init__(self, index: int, finish: Callable[[ChainPass], None], room: Room, *, small: bool) -> None:
+        self.index = index
+        self._room, self._small = room, small
+        self.error: str | None = None
+        self._finish = finish
+        self._begun = False
+        self._layers: list[Layer] = []  # from the last to the first, as gradients arrive
+        self._gradients: list[tuple[Tensor | None, ...]] = []
+        self._total: Tensor | None = None
+
+    def watch(self, output: Tensor) -> None:
+        """Wait for the gradients of all dense layers behind `output`."""
+        nodes: list[Any] = []
+        node: Any = output.grad_fn
+        while node is not None and (edges := node.next_functions):  # without edges: the input wants a gradient itself
+            if len(edges) == 1:
+                node = edges[0][0]
+                continue
+            # A bias, the input and the matrix; or the input and the matrix. The node of what is frozen is None.
+            bias = len(edges) == 3 and edges[0][0] is not None
+            inputs = None
+            if edges[-1][0] is not None:
+                # Detached, or this record and the nodes that call it would hold each other.
+                inputs = (node._saved_mat1 if len(edges) == 3 else node._saved_self).detach()
+            if bias or inputs is not None:
+                self._layers.append((inputs, bias))
+                nodes.append(node)
+            node = edges[-2][0]
+        for place, node in enumerate(nodes, start=1):
+            if place == len(nodes) or not self._small:
+                node.register_prehook(self._settle_first if place == 1 else self._settle_next)
+            else:
+                node.register_prehook(self._begin if place == 1 else self._gradients.append)
+
+    def _begin(self, grads: tuple[Tensor | None, ...]) -> None:
+        if self._begun:
+            self.error = SECOND_BACKWARD
+        else:
+            self._begun = True
+            self._finish(self)
+        self._gradients.append(grads)
+
+    def _settle_first(self, grads: tuple[Tensor | None, ...]) -> None:
+        self._begin(grads)
+        self.settle()
+
+    def _settle_next(self, grads: tuple[Tensor | None, ...]) -> None:
+        self._gradients.append(grads)
+        self.settle()
+
+    def settle(self) -> None:
+        """Take the norms of the gradients that have arrived, and let go of what they need."""
+        layers, gradients = self._layers, self._gradients
+        if torch.is_grad_enabled():  # create_graph=True
+            with torch.no_grad():
+                return self.settle()
+        if len(gradients) < len(layers):
+            layers = layers[: len(gradients)]
+        if layers and gradients[0][0] is not None:  # a gradient that is not defined leaves all behind it undefined
+            norms = self._room.norms(layers, gradients)
+            self._total = norms if self._total is None else torch.hypot(self._total, norms)
+        del self._layers[: len(layers)]
+        gradients.clear()
+
+    def norms(self) -> Tensor:
+        """Return float[K]; raise what went wrong during the backward pass, which it did not disturb."""
+        if self._gradients:
+            self.settle()
+        if self.error is not None or self._total is None:
+            raise unavailable(self.error)
+        return self._total
 
 
-class _Observer:
-    """Takes the norms of a layer's input and of the gradient of its result: their product is the weight's."""
+class Room:
+    """Room for the norms of the layers of a chain, used again in every pass: the fewest operations that will do."""
 
-    def __init__(self, record: Pass, operation: int, inputs: Tensor | None, bias: bool) -> None:
-        self.record, self.operation, self.inputs, self.bias = record, operation, inputs, bias
+    __slots__ = ("_device", "_dtype", "_inner", "_inners", "_kinds", "_outer", "_outers", "_size", "_wide")
 
-    def __call__(self, grads: tuple[Tensor, ...]) -> None:
-        self.record.begin(self.operation)
-        with nullcontext() if not torch.is_grad_enabled() else torch.no_grad():  # create_graph=True
-            inner = None if self.inputs is None else torch.linalg.vector_norm(self.inputs, dim=1)
-            self.record.add_factors(torch.linalg.vector_norm(grads[0], dim=1), inner, self.bias)
-        self.inputs = None  # autograd lets go of it at this point, too
+    def __init__(self) -> None:
+        self._size = -1
+
+    def norms(self, layers: list[Layer], gradients: list[tuple[Any, ...]]) -> Tensor:
+        """Return float[K]: √Σ ‖g‖² (‖x‖² + 1) over the layers, x their inputs and g the gradients of their results."""
+        grad = gradients[0][0]
+        kinds = [bias if inputs is None else 2 + bias for inputs, bias in layers]
+        same = grad.size(0) == self._size and grad.dtype is self._dtype and kinds == self._kinds
+        if not same or grad.device != self._device:
+            self._furnish(grad, kinds)
+        wide = self._wide
+        for (inputs, _), (grad,), inner, outer in zip(layers, gradients, self._inner, self._outer, strict=False):
+            vector_norm(grad, dim=1, dtype=wide, out=outer)
+            if inputs is not None:
+                vector_norm(inputs, dim=1, dtype=wide, out=inner)
+        return vector_norm(self._inners * self._outers, dim=(1, 2))
+
+    def _furnish(self, grad: Tensor, kinds: list[int]) -> None:
+        self._size, self._dtype, self._device, self._kinds = grad.size(0), grad.dtype, grad.device, kinds
+        self._wide = grad.dtype if grad.dtype == torch.float64 else torch.float32
+        room = torch.zeros(self._size, 3, len(kinds), dtype=self._wide, device=self._device)
+        room[:, 1] = torch.tensor([kind % 2 for kind in kinds])
+        self._inners, self._outers = room[:, :2], room[:, 2:]
+        self._inner, self._outer = room[:, 0].unbind(1), room[:, 2].unbind(1)

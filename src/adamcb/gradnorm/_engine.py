@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -12,8 +13,9 @@ from torch import Tensor, nn
 from torch.overrides import _get_current_function_mode_stack
 
 from adamcb import _checks
-from adamcb.gradnorm import _chain, _last
 from adamcb.gradnorm._call import tensors_in
+from adamcb.gradnorm._chain import Chain, ChainPass
+from adamcb.gradnorm._last import LastPass
 from adamcb.gradnorm._mode import Tracer
 from adamcb.gradnorm._record import Pass
 
@@ -58,11 +60,15 @@ class PerSampleNorms:
             _refuse_unmeasurable(model)
         self._compiled = hasattr(model, "_orig_mod")
         _warn_of_compilation(model, self._exact)
-        self._open: list[tuple[Pass, Tracer | None, contextlib.ExitStack | None] | None] = []
-        self._done: list[Pass] = []
+        self._open: list[ChainPass | _Watch | None] = []
+        self._done: list[Pass | ChainPass | LastPass] = []
         self._passes = 0
-        self._chain = _chain.Chain()
-        self._handles = [model.register_forward_hook(_Hook(self._leave), with_kwargs=True, always_call=True)]
+        self._chain = Chain()
+        self._handles = [
+            model.register_forward_hook(
+                _Hook(self._leave if self._exact else self._leave_last), with_kwargs=True, always_call=True
+            )
+        ]
         if self._exact:
             self._handles.append(model.register_forward_pre_hook(_Hook(self._enter), with_kwargs=True))
 
@@ -100,7 +106,8 @@ class PerSampleNorms:
                 "Call the model itself, with gradients enabled; pass what torch.compile returned if you use it."
             )
         try:
-            self._done.sort(key=lambda record: record.index)
+            if len(self._done) > 1:
+                self._done.sort(key=lambda record: record.index)
             norms = [record.norms() for record in self._done]
         except RuntimeError:
             self._done.clear()
@@ -110,10 +117,6 @@ class PerSampleNorms:
             taken = taken / _weights_like(loss_weights, taken)  # wrong weights can be given again
         self._done.clear()
         return taken
-
-    def _new_pass(self) -> Pass:
-        self._passes += 1
-        return Pass(self._passes, self._done.append)
 
     def _enter(self, model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
         if torch.compiler.is_compiling():
@@ -126,34 +129,44 @@ class PerSampleNorms:
             record.settle()
         if torch._C._len_torch_function_stack():
             _refuse_outer_engine()
-        if self._chain.applies(model, args, kwargs):
-            self._open.append((self._new_pass(), None, None))
-            return
-        tracer, stack = Tracer(self._new_pass()), contextlib.ExitStack()
-        if self._compiled:
-            stack.enter_context(torch.compiler.set_stance("force_eager"))
-        tracer.mark_inputs((args, kwargs))
-        stack.enter_context(tracer)
-        self._open.append((tracer.record, tracer, stack))
+        self._passes += 1
+        entry = self._chain.enter(model, args, kwargs, self._passes, self._done.append)
+        if entry is None:
+            tracer = Tracer(Pass(self._passes, self._done.append))
+            entry = _Watch(tracer, (args, kwargs), uncompiled=self._compiled)
+        self._open.append(entry)
 
     def _leave(self, model: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
-        if torch.compiler.is_compiling():
-            return
-        if not self._exact:
-            if torch.is_grad_enabled():
-                _last.watch(self._new_pass(), tensors_in(output), tensors_in((args, kwargs)))
-            return
-        entry = self._open.pop() if self._open else None
-        if entry is None:
-            return
-        record, tracer, stack = entry
-        if tracer is None or stack is None:
+        entry = self._open.pop() if self._open and not torch.compiler.is_compiling() else None
+        if isinstance(entry, ChainPass):
             if isinstance(output, Tensor):
-                _chain.watch(record, output)
+                entry.watch(output)
+        elif entry is not None:
+            entry.end(output)
+
+    def _leave_last(self, model: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
+        if not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return
-        stack.close()
+        self._passes += 1
+        size = next((tensor.size(0) for tensor in tensors_in((args, kwargs) if kwargs else args) if tensor.dim()), 0)
+        LastPass(self._passes, self._done.append, size).watch(tensors_in(output))
+
+
+class _Watch:
+    """A tracer at work, from before the forward pass to its end."""
+
+    def __init__(self, tracer: Tracer, inputs: Any, *, uncompiled: bool) -> None:
+        self._tracer, self._stack = tracer, contextlib.ExitStack()
+        if uncompiled:
+            self._stack.enter_context(torch.compiler.set_stance("force_eager"))
+        tracer.mark_inputs(inputs)
+        self._stack.enter_context(tracer)
+
+    def end(self, output: Any) -> None:
+        """Stop watching; look at what the model returned."""
+        self._stack.close()
         for tensor in tensors_in(output):
-            tracer.notice(tensor)
+            self._tracer.notice(tensor)
 
 
 def _refuse_outer_engine() -> None:
@@ -161,14 +174,8 @@ def _refuse_outer_engine() -> None:
         raise RuntimeError("The model is part of another model that PerSampleNorms measures; close one of the two.")
 
 
-class _Hook:
+class _Hook(functools.partial):
     """A forward hook that stays behind when the model is copied or pickled."""
-
-    def __init__(self, function: Callable[..., None]) -> None:
-        self._function = function
-
-    def __call__(self, *args: Any) -> None:
-        self._function(*args)
 
     def __reduce__(self) -> tuple:
         return _left_behind, ()
@@ -198,7 +205,7 @@ def _refuse_second_engine(model: nn.Module) -> None:
     taken = [
         path or "the model itself"
         for path, module in model.named_modules()
-        if any(isinstance(hook, _Hook) for hook in module._forward_pre_hooks.values())
+        if any(isinstance(hook, _Hook) for hook in module._forward_hooks.values())
     ]
     if taken:
         raise RuntimeError(f"PerSampleNorms is attached already, to {', '.join(taken)}; close it first.")

@@ -7,14 +7,15 @@ being what the last layer with parameters computes, before any activation.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from adamcb.gradnorm._call import is_parameter
 from adamcb.gradnorm._factors import accurate
-from adamcb.gradnorm._record import Pass
+from adamcb.gradnorm._record import SECOND_BACKWARD, unavailable
 
 # Nodes that only move or convert numbers, so that norms pass through them unchanged.
 _VIEWS = {
@@ -24,37 +25,55 @@ _VIEWS = {
 }
 
 
-def watch(record: Pass, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
-    """Send the norms of the gradient at the last layer's result to `record`.
+class LastPass:
+    """The record of one forward pass whose last layer alone is measured.
 
     Args:
-        record: Where they go.
-        outputs: The tensors that the model returned.
-        inputs: The tensors that it was given; the first dimension of the first is the batch.
+        index: Its place among the forward passes.
+        finish: Called with this record when the gradient arrives.
+        batch_size: The number of samples.
     """
-    roots = [output.grad_fn for output in outputs if output.grad_fn is not None]
-    node = _last_layer(roots) if roots else None
-    if node is not None:
-        node.register_prehook(_Observer(record, next((tensor.shape[0] for tensor in inputs if tensor.dim()), 0)))
 
+    __slots__ = ("_finish", "_norms", "batch_size", "error", "index")
 
-class _Observer:
-    """Takes the norms of the gradient of one node's result."""
+    def __init__(self, index: int, finish: Callable[[LastPass], None], batch_size: int) -> None:
+        self.index, self.batch_size = index, batch_size
+        self.error: str | None = None
+        self._finish = finish
+        self._norms: Tensor | None = None
 
-    def __init__(self, record: Pass, batch_size: int) -> None:
-        self.record, self.batch_size = record, batch_size
+    def watch(self, outputs: Sequence[Tensor]) -> None:
+        """Wait for the gradient of the last layer's result, given the tensors that the model returned."""
+        roots = [node for output in outputs if (node := output.grad_fn) is not None]
+        node = _last_layer(roots) if roots else None
+        if node is not None:
+            node.register_prehook(self._arrive)
 
-    def __call__(self, grads: tuple[Tensor | None, ...]) -> None:
+    def _arrive(self, grads: tuple[Tensor | None, ...]) -> None:
         grad = grads[0]
         if grad is None:
             return
-        self.record.begin(0)
-        moved = grad if grad.shape[:1] == (self.batch_size,) else _samples_first(grad, self.batch_size)
+        if self._norms is not None or self.error is not None:
+            self.error = SECOND_BACKWARD
+            return
+        self._finish(self)
+        first = grad.dim() > 0 and grad.size(0) == self.batch_size
+        moved = grad if first else _samples_first(grad, self.batch_size)
         if moved is None:
-            self.record.error = f"the size of the batch cannot be told from a gradient of shape {tuple(grad.shape)}."
+            self.error = f"the size of the batch cannot be told from a gradient of shape {tuple(grad.shape)}."
         else:
-            flat = accurate(moved.detach() if moved.dim() == 2 else moved.detach().reshape(self.batch_size, -1))
-            self.record.add_norms(torch.linalg.vector_norm(flat, dim=1))
+            flat = moved if moved.dim() == 2 else moved.reshape(self.batch_size, -1)
+            norms = torch.linalg.vector_norm(accurate(flat), dim=1)
+            self._norms = norms.detach() if norms.requires_grad else norms  # create_graph=True
+
+    def settle(self) -> None:
+        """Hold nothing that could be let go."""
+
+    def norms(self) -> Tensor:
+        """Return float[K]; raise what went wrong during the backward pass, which it did not disturb."""
+        if self.error is not None or self._norms is None:
+            raise unavailable(self.error)
+        return self._norms
 
 
 def _last_layer(roots: list[Any]) -> Any:
@@ -67,19 +86,20 @@ def _last_layer(roots: list[Any]) -> Any:
         for child in children:
             if _is_parameter(child):
                 return top
+        below = type(node).__name__ in _VIEWS
         for child in children:
             if child not in seen:
                 seen.add(child)
-                waiting.append((child, top if node.name() in _VIEWS else child))
+                waiting.append((child, top if below else child))
     return None
 
 
 def _is_parameter(node: Any) -> bool:
-    while node.name() in _VIEWS:
+    while type(node).__name__ in _VIEWS:
         node = node.next_functions[0][0]
         if node is None:
             return False
-    return isinstance(getattr(node, "variable", None), torch.nn.Parameter)
+    return is_parameter(getattr(node, "variable", None))
 
 
 def _samples_first(grad: Tensor, batch_size: int) -> Tensor | None:

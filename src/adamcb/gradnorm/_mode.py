@@ -189,9 +189,14 @@ class Tracer(TorchFunctionMode):
             )
         if uses:
             self._operations += 1
-            out.register_hook(functools.partial(self._observe, uses, self._operations))
+            # Before the node runs, and so after whatever hooks the user puts on the result.
+            node: Any = out.grad_fn
+            node.register_prehook(functools.partial(self._observe, uses, self._operations, out.output_nr))
 
-    def _observe(self, uses: list[Use], operation: int, grad: Tensor) -> None:
+    def _observe(self, uses: list[Use], operation: int, place: int, grads: tuple[Tensor | None, ...]) -> None:
+        grad = grads[place]
+        if grad is None:
+            return
         self.record.begin(operation)
         if torch.is_grad_enabled():  # create_graph=True
             with torch.no_grad():

@@ -12,6 +12,13 @@ from torch.nn import Parameter
 
 from adamcb.gradnorm._factors import Dense, Outer, Part, joint_square_norms
 
+SECOND_BACKWARD = "a second backward pass went through the same forward pass; call take() after each forward."
+
+
+def unavailable(reason: str | None) -> RuntimeError:
+    """Return the error that `take` raises when a backward pass could not be measured."""
+    return RuntimeError(f"Per-sample norms are not available: {reason or 'no gradient reached a parameter.'}")
+
 
 @dataclass
 class Use:
@@ -59,7 +66,6 @@ class Pass:
         self._total: Tensor | None = None
         self._pending: dict[int, list[Part]] = {}
         self._fired: set[int] = set()
-        self._norms: list[Tensor] = []
 
     def count(self, leaves: Sequence[Parameter]) -> None:
         """Note that an operation uses these parameters: one used twice needs cross terms."""
@@ -69,7 +75,7 @@ class Pass:
     def begin(self, operation: int) -> None:
         """Note that the gradient of an operation's result has arrived."""
         if operation in self._fired:
-            self.error = "a second backward pass went through the same forward pass; call take() after each forward."
+            self.error = SECOND_BACKWARD
         if not self._fired:
             self._finish(self)
         self._fired.add(operation)
@@ -126,20 +132,6 @@ class Pass:
         else:
             self._total = self._total + square_norms.to(self._total.device)
 
-    def add_norms(self, norms: Tensor) -> None:
-        """Add float[K] of norms, not squared."""
-        self._norms.append(norms)
-
-    def add_factors(self, outer: Tensor, inner: Tensor | None, bias: bool) -> None:
-        """Add a dense layer whose weight's norms are outer·inner, and whose bias's are outer, if they train.
-
-        Kept as norms until the end: on small networks every operation counts.
-        """
-        if inner is not None:
-            self._norms.append(inner.mul_(outer))
-        if bias:
-            self._norms.append(outer)
-
     @torch.no_grad()
     def settle(self) -> None:
         """Add the parameters that were used more than once, and let go of what they held."""
@@ -151,12 +143,9 @@ class Pass:
         """Return float[K]; raise what went wrong during the backward pass, which it did not disturb."""
         if self._pending:
             self.settle()
-        if self.error is not None:
-            raise RuntimeError(f"Per-sample norms are not available: {self.error}")
-        if self._total is not None:
-            self._norms.append(self._total.sqrt())
-            self._total = None
-        return torch.linalg.vector_norm(torch.stack(self._norms), dim=0) if len(self._norms) > 1 else self._norms[0]
+        if self.error is not None or self._total is None:
+            raise unavailable(self.error)
+        return self._total.sqrt()
 
 
 def pull_back(tensor: Tensor, leaves: Sequence[Parameter], gradients: Tensor) -> list[tuple[Parameter, Tensor]]:
