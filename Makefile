@@ -16,6 +16,7 @@ install: .venv/.installed
 .venv/.bench: .venv/.installed
 	$(PIP) install --quiet -c constraints.txt -e '.[bench]'
 	$(PIP) install --quiet -c constraints.txt --no-deps opacus
+	$(PIP) uninstall --quiet --yes torchvision # BackPACK names it, does not need it, and what fits no torch breaks others
 	touch $@
 
 run: install

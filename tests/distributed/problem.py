@@ -10,10 +10,11 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from adamcb import AdamCB
+from adamcb import AdamCB, CombinatorialBandit
 from adamcb.data import whole_of
-from adamcb.training._ranks import unwrapped
-from tests.training.problem import cnn, digits, losses_of, mlp
+from adamcb.training._arguments import seed_of
+from adamcb.training._ranks import Ranks, unwrapped
+from tests.training.problem import cnn, digits, eager, losses_of, mlp
 
 SAMPLES, BATCH_SIZE = 200, 16
 
@@ -26,7 +27,17 @@ def in_ranks(model: nn.Module) -> nn.Module:
 
 def new_trainer(kind: str = "mlp", **options: Any) -> AdamCB:
     model = (cnn if kind == "cnn" else mlp)(dtype=torch.float64)
+    options.setdefault("selection", new_selection(options.get("sharded", False)))
     return AdamCB(in_ranks(model), digits(SAMPLES, torch.float64), BATCH_SIZE, lr=0.01, **options)
+
+
+def new_selection(sharded: bool) -> CombinatorialBandit:
+    """Return what draws by its weights from the start, for all samples or for this rank's."""
+    if not sharded:
+        return eager(SAMPLES, BATCH_SIZE)
+    ranks = Ranks.current()
+    own = len(range(ranks.rank, SAMPLES, ranks.size))
+    return eager(own, BATCH_SIZE // ranks.size, seed_of(0, ranks.rank))
 
 
 def train(trainer: AdamCB, steps: int) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import torch
 from torch.utils.data import Dataset
 
 from adamcb import AdamCB, BanditLoader, CombinatorialBandit
-from tests.training.problem import digits, losses_of, mlp
+from tests.training.problem import digits, eager, losses_of, mlp
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:'set_vital' is deprecated"),  # torchdata 0.11 calls it
@@ -40,7 +40,9 @@ class Counting(Dataset):
 
 
 def make(num_workers, seed=0, **options):
-    bandit = CombinatorialBandit(N, K, feedback="scale-free", generator=torch.Generator().manual_seed(seed))
+    bandit = CombinatorialBandit(
+        N, K, feedback="scale-free", min_gain=0.0, generator=torch.Generator().manual_seed(seed)
+    )
     return bandit, BanditLoader(Counting(), bandit, num_workers=num_workers, stateful=True, **options)
 
 
@@ -81,7 +83,7 @@ def test_a_resumed_run_is_the_undisturbed_one(num_workers):
 @WORKERS
 def test_it_loads_what_the_plain_loader_loads(num_workers):
     stateful, _ = train(*make(num_workers), epochs=2)
-    bandit = CombinatorialBandit(N, K, feedback="scale-free", generator=torch.Generator().manual_seed(0))
+    bandit = CombinatorialBandit(N, K, feedback="scale-free", min_gain=0.0, generator=torch.Generator().manual_seed(0))
     plain, _ = train(bandit, BanditLoader(Counting(), bandit, num_workers=num_workers), epochs=2)
     assert stateful == plain
 
@@ -122,7 +124,8 @@ def test_another_number_of_workers_is_refused():
 
 def test_a_trainer_takes_it_and_its_checkpoint_continues_exactly(tmp_path):
     def new() -> AdamCB:
-        return AdamCB(mlp(), digits(200), 16, num_workers=2, multiprocessing_context="fork", stateful=True)
+        options: dict = {"num_workers": 2, "multiprocessing_context": "fork", "stateful": True}
+        return AdamCB(mlp(), digits(200), 16, selection=eager(200, 16), **options)
 
     def go(trainer: AdamCB, save_at: int | None = None) -> list[float]:
         losses = []

@@ -11,9 +11,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from adamcb import AdamCB
+from adamcb import AdamCB, CombinatorialBandit
 from tests.distributed.launch import PROCESSES, launch
-from tests.training.problem import digits, losses_of, mlp
+from tests.training.problem import digits, eager, losses_of, mlp
 
 SAMPLES, BATCH_SIZE, EPOCHS, LR = 200, 16, 2, 0.01  # 12 batches an epoch
 STOP = 17  # in the middle of the second epoch
@@ -22,6 +22,11 @@ TOLERANCE = 1e-6
 
 def train_set(dtype: torch.dtype = torch.float64) -> Any:
     return digits(SAMPLES, dtype)
+
+
+def new_selection() -> CombinatorialBandit:
+    """Return what draws by its weights from the start, so that two epochs have unequal loss weights."""
+    return eager(SAMPLES, BATCH_SIZE)
 
 
 def weights_of(adamcb: AdamCB) -> np.ndarray:
@@ -43,7 +48,7 @@ def own_loop(
     model = mlp(dtype=dtype)
     optimizer = torch.optim.Adam(model.parameters(), lr=LR)
     scaler = new_scaler() if autocast is torch.float16 else None
-    with AdamCB(model, train_set(dtype), BATCH_SIZE, optimizer=optimizer) as trainer:
+    with AdamCB(model, train_set(dtype), BATCH_SIZE, optimizer=optimizer, selection=new_selection()) as trainer:
         for _ in range(EPOCHS):
             for i, (x, y) in enumerate(trainer):
                 with torch.autocast("cpu", dtype=autocast, enabled=autocast is not None):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from adamcb import AdamCB
-from tests.integrations.problem import BATCH_SIZE, assert_same, in_ranks, own_loop, train_set, weights_of
+from tests.integrations.problem import BATCH_SIZE, assert_same, in_ranks, new_selection, own_loop, train_set, weights_of
 from tests.training.problem import losses_of, mlp
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("accelerate") is None, reason="accelerate is not installed")
@@ -50,7 +50,10 @@ def test_mixed_precision_gives_what_adamcb_gives(runs):
 
 def test_a_scaled_loss_teaches_the_same(runs):
     """The GradScaler is given by hand: Accelerate makes one on an accelerator only."""
-    run, trainer = runs.Run(), AdamCB(model := mlp(dtype=torch.float64), train_set(), BATCH_SIZE)
+    run, trainer = (
+        runs.Run(),
+        AdamCB(model := mlp(dtype=torch.float64), train_set(), BATCH_SIZE, selection=new_selection()),
+    )
     run.accelerator.scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
     for (x, y), (other_x, other_y) in zip(run.batches, trainer, strict=True):
         run.batches.backward(losses_of(run.model, x, y))
