@@ -83,7 +83,7 @@ def _reshuffled(n: int, k: int, *, exploration: float, max_norm: None, generator
 
 # With exploration 1 every draw is uniform, and no draw knows of another: what the theorem for uniform sampling assumes.
 _bandit = CombinatorialBandit
-_scale_free = partial(CombinatorialBandit, feedback="scale-free")
+_scale_free = partial(CombinatorialBandit, feedback="scale-free", min_gain=0.0)
 METHODS = {
     "uniform": RegretMethod("uniform", _bandit, theorem="uniform"),
     "reshuffled": RegretMethod("reshuffled epochs", _reshuffled),
