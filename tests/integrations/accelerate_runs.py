@@ -11,7 +11,7 @@ from accelerate.state import AcceleratorState, GradientState
 from torch.utils.data import DataLoader
 
 from adamcb.integrations.accelerate import AcceleratedBatches
-from tests.integrations.problem import BATCH_SIZE, EPOCHS, LR, STOP, outcome, train_set
+from tests.integrations.problem import BATCH_SIZE, EPOCHS, LR, STOP, new_selection, outcome, train_set
 from tests.training.problem import losses_of, mlp
 
 
@@ -33,7 +33,9 @@ class Run:
         optimizer = torch.optim.Adam(model.parameters(), lr=LR)
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10_000)  # steps, and changes nothing
         self.model, self.optimizer, self.scheduler = self.accelerator.prepare(model, optimizer, scheduler)
-        self.batches = AcceleratedBatches(self.accelerator, self.model, train_set(dtype), BATCH_SIZE)
+        self.batches = AcceleratedBatches(
+            self.accelerator, self.model, train_set(dtype), BATCH_SIZE, selection=new_selection()
+        )
 
     def train(self, folder: str | None = None) -> dict[str, Any]:
         """Train to the end; save after `STOP` batches if there is a folder."""

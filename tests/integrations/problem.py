@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from adamcb import AdamCB
+from adamcb import AdamCB, CombinatorialBandit
 from tests.distributed.launch import PROCESSES, launch
 from tests.training.problem import digits, losses_of, mlp
 
@@ -24,8 +24,14 @@ def train_set(dtype: torch.dtype = torch.float64) -> Any:
     return digits(SAMPLES, dtype)
 
 
+def new_selection(num_samples: int = SAMPLES, batch_size: int = BATCH_SIZE) -> CombinatorialBandit:
+    """Return a selection that notices how large norms are: scale-free feedback would not tell a factor."""
+    generator = torch.Generator().manual_seed(0)
+    return CombinatorialBandit(num_samples, batch_size, max_norm=50.0, generator=generator)
+
+
 def weights_of(adamcb: AdamCB) -> np.ndarray:
-    """Return the weights of the default selection."""
+    """Return the weights of a selection that has some."""
     selection: Any = adamcb.selection
     return selection.weights
 
@@ -43,7 +49,7 @@ def own_loop(
     model = mlp(dtype=dtype)
     optimizer = torch.optim.Adam(model.parameters(), lr=LR)
     scaler = new_scaler() if autocast is torch.float16 else None
-    with AdamCB(model, train_set(dtype), BATCH_SIZE, optimizer=optimizer) as trainer:
+    with AdamCB(model, train_set(dtype), BATCH_SIZE, selection=new_selection(), optimizer=optimizer) as trainer:
         for _ in range(EPOCHS):
             for i, (x, y) in enumerate(trainer):
                 with torch.autocast("cpu", dtype=autocast, enabled=autocast is not None):
