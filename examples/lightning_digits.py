@@ -50,7 +50,8 @@ def main():
 
     L.seed_everything(1)
     images = load_dataset("digits")
-    settings = {"max_epochs": args.epochs, "devices": args.devices, "accelerator": "cpu", "enable_checkpointing": False}
+    settings = {"max_epochs": args.epochs, "devices": args.devices, "accelerator": "cpu"}
+    settings |= {"logger": False, "enable_checkpointing": False}
     chosen = AdamCBCallback(images.train, batch_size=64)  # adamcb
     trainer = L.Trainer(**settings, callbacks=[chosen], use_distributed_sampler=False)  # adamcb
     trainer.fit(Digits(), chosen.loader, DataLoader(images.test, batch_size=359))  # adamcb

@@ -49,7 +49,8 @@ def main():
 
     L.seed_everything(1)
     images = load_dataset("digits")
-    settings = {"max_epochs": args.epochs, "devices": args.devices, "accelerator": "cpu", "enable_checkpointing": False}
+    settings = {"max_epochs": args.epochs, "devices": args.devices, "accelerator": "cpu"}
+    settings |= {"logger": False, "enable_checkpointing": False}
     train_loader = DataLoader(images.train, batch_size=64, shuffle=True)
     trainer = L.Trainer(**settings)
     trainer.fit(Digits(), train_loader, DataLoader(images.test, batch_size=359))

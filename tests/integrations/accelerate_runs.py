@@ -33,9 +33,8 @@ class Run:
         optimizer = torch.optim.Adam(model.parameters(), lr=LR)
         scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10_000)  # steps, and changes nothing
         self.model, self.optimizer, self.scheduler = self.accelerator.prepare(model, optimizer, scheduler)
-        selection = new_selection()
         self.batches = AcceleratedBatches(
-            self.accelerator, self.model, train_set(dtype), BATCH_SIZE, selection=selection
+            self.accelerator, self.model, train_set(dtype), BATCH_SIZE, selection=new_selection()
         )
 
     def train(self, folder: str | None = None) -> dict[str, Any]:

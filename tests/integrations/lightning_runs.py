@@ -76,7 +76,7 @@ def fit(
     **options: Any,
 ) -> dict[str, Any]:
     """Train, and return what came of it."""
-    chosen = AdamCBCallback(train_set(dtype), BATCH_SIZE, **{"selection": new_selection(), **(choosing or {})})
+    chosen = AdamCBCallback(train_set(dtype), BATCH_SIZE, selection=new_selection(), **(choosing or {}))
     trainer = quietly(new_trainer, chosen, *callbacks, enable_checkpointing=bool(callbacks), **options)
     quietly(trainer.fit, module, chosen.loader if loader is None else loader, ckpt_path=ckpt_path)
     return outcome(module, chosen.adamcb)

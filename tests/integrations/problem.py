@@ -13,7 +13,7 @@ from torch import nn
 
 from adamcb import AdamCB, CombinatorialBandit
 from tests.distributed.launch import PROCESSES, launch
-from tests.training.problem import digits, eager, losses_of, mlp
+from tests.training.problem import digits, losses_of, mlp
 
 SAMPLES, BATCH_SIZE, EPOCHS, LR = 200, 16, 2, 0.01  # 12 batches an epoch
 STOP = 17  # in the middle of the second epoch
@@ -24,13 +24,14 @@ def train_set(dtype: torch.dtype = torch.float64) -> Any:
     return digits(SAMPLES, dtype)
 
 
-def new_selection() -> CombinatorialBandit:
-    """Return what draws by its weights from the start, so that two epochs have unequal loss weights."""
-    return eager(SAMPLES, BATCH_SIZE)
+def new_selection(num_samples: int = SAMPLES, batch_size: int = BATCH_SIZE) -> CombinatorialBandit:
+    """Return a selection that notices how large norms are: scale-free feedback would not tell a factor."""
+    generator = torch.Generator().manual_seed(0)
+    return CombinatorialBandit(num_samples, batch_size, max_norm=50.0, generator=generator)
 
 
 def weights_of(adamcb: AdamCB) -> np.ndarray:
-    """Return the weights of the default selection."""
+    """Return the weights of a selection that has some."""
     selection: Any = adamcb.selection
     return selection.weights
 
@@ -48,7 +49,7 @@ def own_loop(
     model = mlp(dtype=dtype)
     optimizer = torch.optim.Adam(model.parameters(), lr=LR)
     scaler = new_scaler() if autocast is torch.float16 else None
-    with AdamCB(model, train_set(dtype), BATCH_SIZE, optimizer=optimizer, selection=new_selection()) as trainer:
+    with AdamCB(model, train_set(dtype), BATCH_SIZE, selection=new_selection(), optimizer=optimizer) as trainer:
         for _ in range(EPOCHS):
             for i, (x, y) in enumerate(trainer):
                 with torch.autocast("cpu", dtype=autocast, enabled=autocast is not None):

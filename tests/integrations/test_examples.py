@@ -7,6 +7,7 @@ import re
 import runpy
 import subprocess
 import sys
+import tempfile
 import warnings
 from pathlib import Path
 
@@ -35,6 +36,7 @@ def run(name: str, *options: str) -> None:
         pytest.skip(f"{framework} is not installed")
     with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the framework's own
+        patch.chdir(tempfile.gettempdir())
         patch.setattr(sys, "argv", [name, *options])
         runpy.run_path(str(EXAMPLES / name), run_name="__main__")
 

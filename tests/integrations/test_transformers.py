@@ -115,7 +115,7 @@ def test_the_model_is_left_as_it_was_and_evaluates_as_ever(runs, tmp_path):
     [
         ({"torch_compile": True}, ValueError, "`torch_compile` must be False"),
         ({"train_sampling_strategy": "group_by_length"}, ValueError, "`train_sampling_strategy` must be 'random'"),
-        ({"samples": [{"input_ids": torch.zeros(4).long()}] * 20}, ValueError, "A batch must have `labels`"),
+        ({"samples": [{"input_ids": torch.zeros(4).long()}] * 104}, ValueError, "A batch must have `labels`"),
         ({"choosing": {"norms": "all"}}, ValueError, "`mode` must be one of"),
     ],
 )

@@ -12,8 +12,7 @@ from transformers import BertConfig, GPT2Config, GPT2LMHeadModel, TrainingArgume
 
 from adamcb import AdamCB
 from adamcb.integrations.transformers import AdamCBTrainer
-from tests.integrations.problem import outcome
-from tests.training.problem import eager
+from tests.integrations.problem import new_selection, outcome
 
 SAMPLES, BATCH_SIZE, LENGTH, EPOCHS, LR = 104, 8, 16, 2, 0.01
 BATCHES, ACCUMULATE = 13, 2  # an epoch: six steps of two batches, and one of one
@@ -70,8 +69,8 @@ def arguments(folder: str, **options: Any) -> TrainingArguments:
 
 def fit(folder: str, model: Any, samples: Any = None, resume: str | None = None, **options: Any) -> dict[str, Any]:
     """Train, and return what came of it."""
+    choosing = {"selection": new_selection(SAMPLES, BATCH_SIZE), **options.pop("choosing", {})}
     samples = texts() if samples is None else samples
-    choosing = {"selection": eager(len(samples), BATCH_SIZE), **options.pop("choosing", {})}
     trainer = AdamCBTrainer(model=model, args=arguments(folder, **options), train_dataset=samples, **choosing)
     trainer.train(resume_from_checkpoint=resume)
     return outcome(model, trainer.adamcb)
@@ -92,8 +91,9 @@ def own_loop() -> dict[str, Any]:
         [{key: sample[key] for key in ("input_ids", "attention_mask", "labels")} for sample in texts()],
     )
     tokens = sum(int((sample["labels"][1:] != -100).sum()) for sample in samples) / len(samples)
+    selection = new_selection(SAMPLES, BATCH_SIZE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.0)
-    with AdamCB(model, samples, BATCH_SIZE, optimizer=optimizer, selection=eager(len(samples), BATCH_SIZE)) as trainer:
+    with AdamCB(model, samples, BATCH_SIZE, selection=selection, optimizer=optimizer) as trainer:
         for _ in range(EPOCHS):
             for i, batch in enumerate(trainer):
                 logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits[:, :-1]
