@@ -7,6 +7,7 @@ that was stopped goes on where it stopped.
 from __future__ import annotations
 
 import argparse
+import csv
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -90,7 +91,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--lr", type=float, default=0.03, help="α of α/√t (default: 0.03)")
     add("--beta1-decay", type=float, default=0.99, metavar="LAMBDA", help="λ of β₁λᵗ⁻¹ (default: 0.99)")
     add("--penalty", type=float, default=1e-3, metavar="MU", help="of the L2 term (default: 0.001)")
-    add("--every", type=int, default=2, metavar="N", help="evaluate the full loss at one step in N (default: 2)")
+    add("--every", type=int, default=4, metavar="N", help="evaluate the full loss at one step in N (default: 4)")
     add("--out", type=Path, metavar="DIR", help="result folder (default: adamcb-runs/regret-DATASET)")
     add("--data-dir", metavar="DIR", help="where to look for data files first; then in $ADAMCB_DATA and the cache")
 
@@ -188,7 +189,6 @@ def _open(folder: Path, design: Design) -> list[dict[str, Any]]:
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
     """Return the rows of regret.csv, with numbers as numbers and empty cells as None."""
-    import csv
 
     def parse(name: str, cell: str) -> Any:
         if name in _TEXT or not cell:

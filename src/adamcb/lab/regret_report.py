@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import NullFormatter
 
-from adamcb.lab.figures import _STYLE, LOOKS, Look, save
+from adamcb.lab.figures import LOOKS, STYLE, Look, save
 from adamcb.lab.regret_runs import METHODS
 from adamcb.lab.results import write_text
 from adamcb.theory import Interval, LogisticProblem, growth_exponent, interval
@@ -136,7 +136,7 @@ def _rule(columns: int) -> str:
 def draw_figures(folder: Path, rows: Sequence[Row], dataset: str) -> list[Path]:
     """Write a figure for each sweep, as PNG and SVG: regret, the second moment, and the bounds."""
     written = []
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         for sweep in _present(rows, "sweep"):
             part = [row for row in rows if row["sweep"] == sweep]
             figure = Figure(figsize=(11.0, 4.2), layout="constrained")

@@ -92,7 +92,7 @@ class CombinatorialBandit(WeightedSelection):
             arrays = (draw.indices, draw.probs, draw.loss_weights)
             draw_ordered(self._tree, self._order, self.batch_size, self.min_prob, self._uniforms.take(), *arrays)
         else:
-            _draw_from_epoch(self._order, self._drawn - 1, draw)
+            _draw_from_epoch(np.asarray(self._order), self._drawn - 1, draw)
         return draw.frozen()
 
     def _own_probs(self, draw: Draw, positions: np.ndarray) -> np.ndarray:

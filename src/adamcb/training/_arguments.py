@@ -99,7 +99,8 @@ def optimizers_or_default(
     optimizer: Optimizer | Sequence[Optimizer] | str | None, model: nn.Module, lr: float | Tensor
 ) -> tuple[Optimizer, ...]:
     """Return the given optimizers, or the default one for all that is trainable; none if they are "external"."""
-    if isinstance(optimizer, str) and optimizer == "external":
+    if isinstance(optimizer, str):
+        _checks.one_of("optimizer", optimizer, ("external",))
         return ()
     if optimizer is None:
         trainable: list[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
