@@ -2,13 +2,14 @@
 
     python -m benchmarks.norms [--rounds 15] [--models MLP CNN] [--ways exact opacus ...] [--clock cpu] [--no-memory]
 
-One thread; in every round each way has a turn of some steps on the same batch, as training takes one step after the
-other; the table holds ratios of medians. The C library is told to keep freed memory: returning it to the kernel after
+One thread. Each way runs in a process of its own, so that none works on memory that another has left in pieces; in
+every round each has a turn of some steps on the same batch, as training takes one step after the other, while the rest
+wait. The table holds ratios of medians. The C library is told to keep freed memory: returning it to the kernel after
 every step and getting it back costs all ways the same, up to a third of a step, and that by chance.
 
 Peak memory is what steps take above what the process held before them, after steps that have loaded all there is to
-load. For this, in a process of its own, every large block goes back to the kernel as soon as it is freed, so that the
-process is as large as its live blocks, gaps between them and caches not counted.
+load. For this every large block goes back to the kernel as soon as it is freed, so that the process is as large as its
+live blocks, the gaps between them not counted.
 
 A way that cannot do a model shows "–", one that is not installed is left out.
 """
@@ -27,7 +28,7 @@ import time
 import torch
 
 from benchmarks.norms_models import PROBLEMS, Problem
-from benchmarks.norms_ways import OURS, WAYS
+from benchmarks.norms_ways import OURS, WAYS, Step
 
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 # Read by the C library when a process begins.
@@ -39,62 +40,108 @@ RETURN_FREED = {
 }
 
 
-def timed(step, clock: str, *, turn: float = 0.03) -> float:
-    """Return the time of one step, over a turn of at least `turn` seconds."""
-    start, count, elapsed = CLOCKS[clock](), 0, 0.0
-    while elapsed < turn:
-        step()
-        count, elapsed = count + 1, CLOCKS[clock]() - start
-    return elapsed / count
+class Runner:
+    """A process that holds one way of doing a model's step, and takes a turn when told to.
+
+    Args:
+        problem: The model and its batch.
+        way: The name of the way.
+        clock: "wall" or "cpu".
+    """
+
+    def __init__(self, problem: Problem, way: str, clock: str) -> None:
+        self._process = _start("--turns", problem.name, way, clock, settings=KEEP_FREED)
+        self.obstacle = self._answer()
+
+    def turn(self) -> float:
+        """Return the seconds of one step, over a turn of steps."""
+        print(file=self._process.stdin, flush=True)
+        return float(self._answer())
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+    def _answer(self) -> str:
+        stdout = self._process.stdout
+        return "" if stdout is None else stdout.readline().strip()
 
 
-def prepare(problem: Problem, names: list[str]) -> dict:
-    """Return a step for each way, all on the same initial weights and the same batch."""
-    steps = {}
-    for name in names:
-        torch.manual_seed(0)
-        model = problem.model()
-        batch = problem.inputs(problem.batch_size), problem.targets(problem.batch_size)
-        try:
-            steps[name] = WAYS[name](model, *batch)
-            steps[name]()
-        except Exception as error:
-            if name in OURS:
-                raise
-            print(f"{name} cannot do {problem.name}: {type(error).__name__}", file=sys.stderr)
-            steps.pop(name, None)
-    return steps
+def _start(*arguments: str, settings: dict[str, str]) -> subprocess.Popen:
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.norms", *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=os.environ | settings)
 
 
-def measure(problem: Problem, names: list[str], rounds: int, clock: str) -> tuple[float, dict[str, float]]:
-    """Return the plain step's median time in milliseconds, and each way's median over it."""
-    steps = prepare(problem, names)
-    times: dict[str, list[float]] = {name: [] for name in steps}
-    gc.disable()
-    for turn in range(rounds):
-        order = list(steps) if turn % 2 else list(reversed(steps))
-        for name in order:
-            times[name].append(timed(steps[name], clock))
-    gc.enable()
-    plain = statistics.median(times["plain"])
-    return 1e3 * plain, {name: statistics.median(values) / plain for name, values in times.items()}
-
-
-def peak_of(problem: Problem, name: str) -> float:
-    """Return the peak memory of a step in megabytes, measured in a new process."""
-    command = [sys.executable, "-m", "benchmarks.norms", "--peak", problem.name, name]
-    environment = os.environ | RETURN_FREED
-    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    return float(result.stdout.split()[-1]) if result.returncode == 0 else float("nan")
-
-
-def print_peak(name: str, way: str) -> None:
+def ready(name: str, way: str) -> tuple[torch.nn.Module, Step]:
+    """Return a model and its step after two steps, always with the same weights on the same batch."""
     problem = next(p for p in PROBLEMS if p.name == name)
     torch.manual_seed(0)
     model, inputs, targets = problem.model(), problem.inputs(problem.batch_size), problem.targets(problem.batch_size)
     step = WAYS[way](model, inputs, targets)
     step()
     step()
+    return model, step
+
+
+def take_turns(name: str, way: str, clock: str) -> None:
+    """Say what stands in the way, nothing if all is well; then answer each line with the seconds of a step."""
+    try:
+        _, step = ready(name, way)
+    except Exception as error:
+        if way in OURS:
+            raise
+        print(type(error).__name__, flush=True)
+        return
+    print(flush=True)
+    gc.disable()
+    for _ in sys.stdin:
+        print(timed(step, clock), flush=True)
+
+
+def timed(step: Step, clock: str, *, turn: float = 0.03) -> float:
+    """Return the time of one step, over a turn of at least `turn` seconds.
+
+    The first step finds the caches full of what another process left: it counts only if it fills the turn alone.
+    """
+    now = CLOCKS[clock]
+    start = now()
+    step()
+    alone = now() - start
+    if alone >= turn:
+        return alone
+    start, count, elapsed = now(), 0, 0.0
+    while elapsed < turn:
+        step()
+        count, elapsed = count + 1, now() - start
+    return elapsed / count
+
+
+def measure(problem: Problem, names: list[str], rounds: int, clock: str) -> tuple[float, dict[str, float]]:
+    """Return the plain step's median time in milliseconds, and each way's median over it."""
+    runners = {name: Runner(problem, name, clock) for name in names}
+    for name in [name for name, runner in runners.items() if runner.obstacle]:
+        print(f"{name} cannot do {problem.name}: {runners[name].obstacle}", file=sys.stderr)
+        runners.pop(name).close()
+    times: dict[str, list[float]] = {name: [] for name in runners}
+    for turn in range(rounds):
+        for name in runners if turn % 2 else reversed(runners):
+            times[name].append(runners[name].turn())
+    for runner in runners.values():
+        runner.close()
+    plain = statistics.median(times["plain"])
+    return 1e3 * plain, {name: statistics.median(values) / plain for name, values in times.items()}
+
+
+def peak_of(problem: Problem, way: str) -> float:
+    """Return the peak memory of a step in megabytes, measured in a new process."""
+    answer, _ = _start("--peak", problem.name, way, settings=RETURN_FREED).communicate()
+    return float(answer) if answer.strip() else float("nan")
+
+
+def print_peak(name: str, way: str) -> None:
+    """Print the peak memory of two steps in megabytes."""
+    model, step = ready(name, way)
     model.zero_grad()
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
@@ -119,27 +166,29 @@ def main() -> None:
     parser.add_argument("--ways", nargs="+", default=list(WAYS), help="only these ways (plain is always there)")
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: for machines with other work to do")
     parser.add_argument("--no-memory", action="store_true", help="skip the peaks")
-    parser.add_argument("--peak", nargs=2, metavar=("MODEL", "WAY"), help=argparse.SUPPRESS)
+    parser.add_argument("--turns", nargs=3, help=argparse.SUPPRESS)
+    parser.add_argument("--peak", nargs=2, help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
-    if options.peak:
+    if options.turns:
+        take_turns(*options.turns)
+    elif options.peak:
         print_peak(*options.peak)
-        return
-    if any(os.environ.get(name) != value for name, value in KEEP_FREED.items()):
-        os.execve(sys.executable, [sys.executable, "-m", "benchmarks.norms", *sys.argv[1:]], os.environ | KEEP_FREED)
-    names = ["plain", *(name for name in WAYS if name in options.ways and name != "plain")]
-    others = names[1:]
+    else:
+        print_table(options)
+
+
+def print_table(options: argparse.Namespace) -> None:
+    others = [name for name in WAYS if name in options.ways and name != "plain"]
     memory = [] if options.no_memory else [name for name in ("exact",) if name in others]
     print("| model | plain, ms | " + " | ".join(others) + "".join(f" | peak memory, {n}" for n in memory) + " |")
     print("|---" * (2 + len(others) + len(memory)) + "|")
     for problem in PROBLEMS:
-        if options.models and not any(word in problem.name for word in options.models):
-            continue
-        print_row(problem, others, memory, options)
+        if not options.models or any(word in problem.name for word in options.models):
+            print_row(problem, others, memory, options)
 
 
 def print_row(problem: Problem, others: list[str], memory: list[str], options: argparse.Namespace) -> None:
-    torch.manual_seed(0)
     milliseconds, ratios = measure(problem, ["plain", *others], options.rounds, options.clock)
     cells = [f"{ratios[name]:.3f}" if name in ratios else "–" for name in others]
     plain = peak_of(problem, "plain") if memory else 1.0

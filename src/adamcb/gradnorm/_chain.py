@@ -63,10 +63,11 @@ class Chain:
         """Keep hold of what may change from one pass to the next, so that a look at it costs next to nothing."""
         present = [module for module in modules if module is not None]
         self._modules, self._plain = modules, _is_plain(modules)
-        self._tables = [module._parameters.values() for module in present]
+        linears = [module for module in present if type(module) is nn.Linear]
+        self._tables = [module._parameters.values() for module in linears]
         kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
         self._hooks = [vars(module)[kind] for module in present for kind in kinds]
-        self._width = sum(module.in_features for module in present if type(module) is nn.Linear)
+        self._width = sum(module.in_features for module in linears)
 
 
 def _is_plain(modules: Sequence[nn.Module | None]) -> bool:
