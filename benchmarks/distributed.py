@@ -4,8 +4,8 @@ Real processes, gloo on this machine. Draw, gather and update are timed together
 model in between, for datasets of several sizes that take turns; so no waiting for a slower rank is counted that the
 averaging of gradients has done already. "of a step" is against the median AdamCB step of the CNN under
 DistributedDataParallel in as many processes: of the clock, and of the processor, which other work on the machine does
-not change (a gather on a busy machine is a wait for the scheduler). Bytes are what a rank gives to the gather, and what it then sends if the
-gather is a ring: W − 1 parts.
+not change (a gather on a busy machine is a wait for the scheduler). Bytes are what a rank gives to the gather, and what
+it then sends if the gather is a ring: W − 1 parts.
 
     ADAMCB_DATA=... python -m benchmarks.distributed [--processes 1 2 4] [--samples 100000 1000000 10000000]
 """
@@ -160,7 +160,7 @@ def main() -> None:
     rows = []
     for world_size in arguments.processes:
         feedback, step = in_processes(world_size, arguments)
-        given = 12 * k // world_size + 8 if world_size > 1 else 0
+        given = 12 * k // world_size + 4 if world_size > 1 else 0
         for name, taken in feedback.items():
             own = 0 if "sharded" in name else given
             shares = ["–", "–"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import multiprocessing
 import os
+import socket
 import tempfile
 import traceback
 from collections.abc import Callable
@@ -29,11 +30,23 @@ def launch(world_size: int, function: Callable[..., Any], *args: Any) -> list[An
 
     A rank that raised returns its exception. One that was killed returns its (negative) exit code.
     """
+    return _launch(world_size, _be_rank, function, args)
+
+
+def launch_as_torchrun(world_size: int, function: Callable[..., Any], *args: Any) -> list[Any]:
+    """Do the same, but leave the process group to the function, which finds what torchrun puts into the environment."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    return _launch(world_size, _be_process, function, (port, *args))
+
+
+def _launch(world_size: int, target: Callable[..., None], function: Callable[..., Any], args: tuple) -> list[Any]:
     with tempfile.TemporaryDirectory() as folder:
         store = os.path.join(folder, "store")
         pairs = [PROCESSES.Pipe(duplex=False) for _ in range(world_size)]
         ranks = [
-            PROCESSES.Process(target=_be_rank, args=(rank, world_size, store, sender, function, args))
+            PROCESSES.Process(target=target, args=(rank, world_size, store, sender, function, args))
             for rank, (_, sender) in enumerate(pairs)
         ]
         for process, (_, sender) in zip(ranks, pairs, strict=True):
@@ -71,12 +84,34 @@ def _be_rank(
         world_size=world_size,
         timeout=datetime.timedelta(seconds=TIMEOUT_SECONDS),
     )
-    try:
-        result = function(*args)
-    except Exception as error:
-        result = type(error)(f"{error}\n{traceback.format_exc()}")
+    result = _call(function, args)
     sender.send(result)
     sender.close()
     if not isinstance(result, Exception):
         dist.barrier()  # or the first to leave would break the connections of the others
         dist.destroy_process_group()
+
+
+def _be_process(
+    rank: int, world_size: int, store: str, sender: Connection, function: Callable[..., Any], args: tuple[Any, ...]
+) -> None:
+    torch.set_num_threads(1)
+    port, *rest = args
+    place = {
+        "RANK": rank,
+        "LOCAL_RANK": rank,
+        "WORLD_SIZE": world_size,
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": port,
+    }
+    os.environ.update({name: str(value) for name, value in place.items()})
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    sender.send(_call(function, tuple(rest)))
+    sender.close()
+
+
+def _call(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    try:
+        return function(*args)
+    except Exception as error:
+        return type(error)(f"{error}\n{traceback.format_exc()}")

@@ -7,6 +7,7 @@ sample its index (int64) and its norm (float32, float64 for a float64 model), an
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,8 +22,8 @@ from torch.optim import Optimizer
 from adamcb.data import whole_of
 from adamcb.selection import Draw
 
-# A loss that is not finite travels in place of the norm, as minus its number here.
-_BAD_LOSSES = (0.0, float("nan"), float("inf"), float("-inf"))
+# A loss that is not finite travels in place of the norm, as a number that no norm is.
+_BAD_LOSSES = {-1.0: float("nan"), -2.0: float("inf"), -3.0: float("-inf")}
 
 
 @dataclass(frozen=True)
@@ -57,7 +58,7 @@ class Shared(NamedTuple):
         norms: float[mK], NaN where the loss was not finite.
         losses: float[mK], 0 where the loss was finite, and what it was where it was not.
         indices: int64[mK], what the ranks say that they trained on.
-        loss: float64[], the weighted loss of the whole batch.
+        loss: float[], the weighted loss of the whole batch.
     """
 
     norms: Tensor
@@ -78,15 +79,16 @@ def gather(ranks: Ranks, draws: Sequence[Draw], norms: Tensor | None, losses: Te
     """
     own = torch.cat([torch.from_numpy(draw.indices.copy()) for draw in draws]).to(losses.device, non_blocking=True)
     signals = _signals(torch.zeros_like(losses, dtype=torch.float32) if norms is None else norms, losses)
-    columns = [own, signals, loss.detach().to(torch.float64).reshape(1)]
+    columns = [own, signals, loss.detach().reshape(1)]
     sent = torch.cat([column.view(torch.uint8) for column in columns])
     parts = _all_gather(sent, ranks.size).split([column.nbytes for column in columns], dim=1)
-    indices, signals, sums = (part.contiguous().view(column.dtype) for part, column in zip(parts, columns, strict=True))
+    copies = [part.clone(memory_format=torch.contiguous_format) for part in parts]  # aligned, as `view` asks for
+    indices, signals, sums = (part.view(column.dtype) for part, column in zip(copies, columns, strict=True))
     heard = _in_order(signals, len(draws))
-    bad = heard < 0
-    kinds = torch.where(bad, -heard, 0.0).clamp(max=len(_BAD_LOSSES) - 1).long()
-    bad_losses = torch.tensor(_BAD_LOSSES, device=heard.device)[kinds]
-    return Shared(heard.masked_fill(bad, torch.nan), bad_losses, _in_order(indices, len(draws)), sums.mean())
+    bad_losses = torch.zeros_like(heard)
+    for signal, value in _BAD_LOSSES.items():
+        bad_losses.masked_fill_(heard == signal, value)
+    return Shared(heard.masked_fill(heard < 0, torch.nan), bad_losses, _in_order(indices, len(draws)), sums.mean())
 
 
 def _all_gather(sent: Tensor, size: int) -> Tensor:
@@ -99,8 +101,10 @@ def _all_gather(sent: Tensor, size: int) -> Tensor:
 
 def _signals(norms: Tensor, losses: Tensor) -> Tensor:
     """Return the norms, and a number below 0 in place of those whose loss is not finite."""
-    kinds = losses.isnan() * 1 + losses.isposinf() * 2 + losses.isneginf() * 3
-    return torch.where(kinds > 0, -kinds.to(norms.dtype), norms.detach())
+    signals = norms.detach()
+    for signal, value in _BAD_LOSSES.items():
+        signals = signals.masked_fill(losses.isnan() if math.isnan(value) else losses == value, signal)
+    return signals
 
 
 def _in_order(rows: Tensor, num_draws: int) -> Tensor:

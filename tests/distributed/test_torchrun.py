@@ -1,0 +1,83 @@
+"""torchrun starts the command line and the example, and they end as they do in one process."""
+
+import contextlib
+import csv
+import io
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pytest import approx
+
+from adamcb.lab.cli import main
+from adamcb.lab.datasets import load_dataset
+from adamcb.lab.experiment import Experiment
+from adamcb.lab.results import read_json
+from adamcb.lab.runs import Run
+from tests.distributed.launch import launch_as_torchrun
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "ddp.py"
+OPTIONS = ["compare", "--method", "adamcb-scale-free", "--seeds", "1", "--steps", "12", "--epochs", "2"]
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_compare_under_torchrun_gives_what_one_process_gives(tmp_path):
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [*torchrun, "-m", "adamcb", *OPTIONS, "--out", "together"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("results: ") == 1  # one of them tells
+    assert (tmp_path / "together" / "report.html").is_file()
+    experiment = Experiment("digits", "mlp", ("adamcb-scale-free",), seeds=1, epochs=2, max_steps=12)
+    Run(experiment, "adamcb-scale-free", 0, load_dataset("digits"), tmp_path, lambda progress: None).train()
+    expected = read_json(next(tmp_path.glob(".runs/*/done.json")))["results"]
+    actual = rows(tmp_path / "together" / "results.csv")
+    assert [row["step"] for row in actual] == ["0", "11", "12"]
+    for one, other in zip(actual, expected, strict=True):
+        for name in ("train_loss", "test_loss", "train_accuracy", "test_accuracy"):
+            assert float(one[name]) == approx(other[name], rel=1e-5)
+
+
+def in_rank(folder: str, script: str | None, arguments: list[str]) -> tuple[int, str, str]:
+    """Run a script, or the command line, as torchrun would; return exit code and output."""
+    os.chdir(folder)
+    output, errors, code = io.StringIO(), io.StringIO(), 0
+    with contextlib.redirect_stdout(output), contextlib.redirect_stderr(errors):
+        try:
+            if script is None:
+                code = main(arguments)
+            else:
+                sys.argv = [script, *arguments]
+                runpy.run_path(script, run_name="__main__")
+        except SystemExit as end:
+            code = int(end.code or 0)
+    return code, output.getvalue(), errors.getvalue()
+
+
+def test_compare_says_what_is_wrong_once(tmp_path):
+    first, second = launch_as_torchrun(2, in_rank, str(tmp_path), None, [*OPTIONS, "--batch-size", "33"])
+    assert (first[0], second[0]) == (1, 1)
+    assert "`--batch-size` must be a multiple of the number of processes, 2, got 33." in first[2]
+    assert second[1:] == ("", "")
+
+
+@pytest.mark.parametrize("sharded", [[], ["--sharded"]], ids=["shared", "sharded"])
+def test_the_example_learns_logs_and_goes_on(tmp_path, sharded):
+    options = ["--dataset", "digits", "--batch-size", "64", "--csv", "run.csv", "--checkpoint", "run.pt", *sharded]
+    for epochs in ("1", "4"):
+        arguments = [*options, "--epochs", epochs]
+        first, second = launch_as_torchrun(2, in_rank, str(tmp_path), str(EXAMPLE), arguments)
+        assert first[0] == second[0] == 0
+    assert "epoch 1" not in first[1]
+    assert "epoch 4: accuracy 9" in first[1]
+    assert second[1] == ""
+    logged = rows(tmp_path / "run.csv")
+    assert [row["steps"] for row in logged] == ["22", "44", "66", "88"]
+    assert 0.0 < float(logged[-1]["coverage"]) < 1.0
