@@ -107,7 +107,7 @@ def optimizers_or_default(
         # torch would take the slower loop on the CPU.
         fused, _ = _default_to_fused_or_foreach(trainable, differentiable=False, use_fused=True)
         return (AdamX(trainable, lr=lr, bias_correction=True, fused=fused or None),)
-    optimizers = (optimizer,) if isinstance(optimizer, Optimizer) else tuple(optimizer)
+    optimizers: tuple[Any, ...] = (optimizer,) if isinstance(optimizer, Optimizer) else tuple(optimizer)
     if not optimizers or not all(isinstance(one, Optimizer) for one in optimizers):
         kinds = ", ".join(type(one).__name__ for one in optimizers) or "none"
         raise TypeError(f"`optimizer` must be a torch.optim.Optimizer or several, got {kinds}.")
