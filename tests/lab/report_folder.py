@@ -49,7 +49,7 @@ METHODS: dict[str, Parts] = {
         "optimizer": AdamX(model.parameters(), LR),
     },
     "adamcb-scale-free": lambda model, n, generator: {
-        "selection": CombinatorialBandit(n, BATCH_SIZE, feedback="scale-free", generator=generator),
+        "selection": CombinatorialBandit(n, BATCH_SIZE, feedback="scale-free", min_gain=0.0, generator=generator),
         "optimizer": AdamX(model.parameters(), LR, bias_correction=True),
     },
 }

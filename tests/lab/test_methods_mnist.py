@@ -20,8 +20,9 @@ BEHAVIOR = {
     "adambs-corrected": (1.0014, 1.0023, 1.02),  # 1.0018
     "adamcb": (1.20, 1.27, 1.05),  # 1.234
     "adamcb-listing": (1.0003, 1.0008, 1.02),  # 1.0005
-    "adamcb-scale-free": (2.4, 4.2, 0.85),  # 3.2; second moment 0.77
+    "adamcb-scale-free": (1.0, 1.0, 1.0 + 1e-9),  # in the first epoch nobody knows yet whether choosing pays
 }
+RESHUFFLED = ("adam", "amsgrad", "adamx", "adamcb-scale-free")
 
 
 @pytest.fixture(scope="module")
@@ -48,8 +49,10 @@ def test_one_epoch_moves_the_probabilities_as_far_as_the_feedback_does(folder, m
     assert low <= float(row["prob_q99"]) <= high
     if largest_moment is None:
         assert row["second_moment"] == ""
-        assert float(row["coverage"]) == 468 * 128 / 60_000
     else:
         assert float(row["second_moment"]) < largest_moment
+    if method in RESHUFFLED:
+        assert float(row["coverage"]) == 468 * 128 / 60_000
+    else:
         # Uniform draws with replacement over an epoch meet 1 − 1/e of the samples.
         assert 0.61 < float(row["coverage"]) < 0.70

@@ -100,7 +100,9 @@ def optimizers_or_default(
 ) -> tuple[Optimizer, ...]:
     """Return the given optimizers, or the default one for all that is trainable; none if they are "external"."""
     if isinstance(optimizer, str):
-        _checks.one_of("optimizer", optimizer, ("external",))
+        if optimizer != "external":
+            rule = 'be a torch.optim.Optimizer, several, or "external"'
+            raise TypeError(f"`optimizer` must {rule}, got optimizer={optimizer!r}.")
         return ()
     if optimizer is None:
         trainable: list[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
