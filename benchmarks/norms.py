@@ -4,8 +4,9 @@
 
 One thread. Each way runs in a process of its own, so that none works on memory that another has left in pieces; in
 every round each has a turn of some steps on the same batch, as training takes one step after the other, while the rest
-wait. The table holds ratios of medians. The C library is told to keep freed memory: returning it to the kernel after
-every step and getting it back costs all ways the same, up to a third of a step, and that by chance.
+wait, in an order drawn anew: to and fro, the first and the last would follow themselves and find their caches warm. The
+table holds ratios of medians. The C library is told to keep freed memory: returning it to the kernel after every step
+and getting it back costs all ways the same, up to a third of a step, and that by chance.
 
 Peak memory is what steps take above what the process held before them, after steps that have loaded all there is to
 load. For this every large block goes back to the kernel as soon as it is freed, so that the process is as large as its
@@ -20,6 +21,7 @@ import argparse
 import ctypes
 import gc
 import os
+import random
 import statistics
 import subprocess
 import sys
@@ -124,8 +126,9 @@ def measure(problem: Problem, names: list[str], rounds: int, clock: str) -> tupl
         print(f"{name} cannot do {problem.name}: {runners[name].obstacle}", file=sys.stderr)
         runners.pop(name).close()
     times: dict[str, list[float]] = {name: [] for name in runners}
-    for turn in range(rounds):
-        for name in runners if turn % 2 else reversed(runners):
+    chance = random.Random(0)
+    for _ in range(rounds):
+        for name in chance.sample(list(runners), len(runners)):
             times[name].append(runners[name].turn())
     for runner in runners.values():
         runner.close()
