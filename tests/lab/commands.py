@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -33,9 +34,15 @@ def run(*arguments: object, env: Mapping[str, str] | None = None, **options: Any
 
 
 def start(*arguments: object) -> subprocess.Popen[str]:
-    """Start `adamcb` in a process group of its own, as a terminal would."""
+    """Start `adamcb` in a process group of its own and open to Ctrl-C, as a terminal would."""
     return subprocess.Popen(
-        command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command(*arguments),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        # What a shell starts in the background ignores it, and so would all that is started from there.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
