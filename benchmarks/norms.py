@@ -4,9 +4,9 @@
 
 One thread. Each way runs in a process of its own, so that none works on memory that another has left in pieces; in
 every round each has a turn of some steps on the same batch, as training takes one step after the other, while the rest
-wait, in an order drawn anew: to and fro, the first and the last would follow themselves and find their caches warm. The
-table holds ratios of medians. The C library is told to keep freed memory: returning it to the kernel after every step
-and getting it back costs all ways the same, up to a third of a step, and that by chance.
+wait, in an order drawn anew: in turns forwards and backwards, the first and the last would follow themselves and find
+their caches warm. The table holds ratios of medians. The C library is told to keep freed memory: returning it to the
+kernel after every step and getting it back costs all ways the same, up to a third of a step, and that by chance.
 
 Peak memory is what steps take above what the process held before them, after steps that have loaded all there is to
 load. For this every large block goes back to the kernel as soon as it is freed, so that the process is as large as its
