@@ -62,3 +62,17 @@ def test_an_unknown_figure_is_an_error_that_lists_the_known(capsys):
         main(["reproduce", "10"])
     assert ended.value.code == 2
     assert "`FIGURE` must be one of 1, 2, mlp, cnn, vgg, logistic, resnet18" in capsys.readouterr().err
+
+
+@needs_data
+def test_one_dataset_of_a_figure_is_enough(tmp_path, capfd):
+    few = ["--steps", "1", "--fraction", "0.0005", "--batch-size", "4", "--seeds", "1", "--method", "adam"]
+    assert main(["reproduce", "1", "--dataset", "mnist", *few, "--out", str(tmp_path)]) == 0, capfd.readouterr().err
+    assert [place.name for place in (tmp_path / "figure-1").iterdir()] == ["mnist"]
+    assert "cifar10" not in (tmp_path / "figure-1.svg").read_text()
+
+
+def test_a_dataset_that_the_figure_has_not_is_an_error(capsys):
+    with pytest.raises(SystemExit):
+        main(["reproduce", "vgg", "--dataset", "mnist"])
+    assert "`--dataset` must be one of 'cifar10', got --dataset='mnist'" in capsys.readouterr().err

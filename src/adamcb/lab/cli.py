@@ -138,6 +138,7 @@ def _add_reproduce(commands: Any) -> None:
     add(
         "--scale", choices=("quick", "full"), default="quick", help="full: as in the paper; quick: ten minutes a figure"
     )
+    add("--dataset", metavar="NAME", help="only this one of the figure's datasets")
     add("--method", action="append", metavar="NAME", help="instead of the figure's methods; may be repeated")
     add("--seeds", type=int, metavar="N", help="instead of the scale's")
     add("--epochs", type=int, metavar="N", help="instead of the scale's")

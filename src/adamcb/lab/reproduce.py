@@ -15,6 +15,7 @@ from typing import Any
 
 from rich.console import Console
 
+from adamcb import _checks
 from adamcb.lab.compare import Options, compare
 from adamcb.lab.errors import LabError
 from adamcb.lab.experiment import Experiment
@@ -123,6 +124,8 @@ def reproduce(
 def _experiments(figure: PaperFigure, chosen: argparse.Namespace) -> list[Experiment]:
     """Return one experiment for each dataset of a figure."""
     scale = _scale(figure, chosen)
+    if chosen.dataset is not None:
+        _checks.one_of("--dataset", chosen.dataset, figure.datasets)
     experiments = [
         Experiment(
             dataset=dataset,
@@ -135,6 +138,7 @@ def _experiments(figure: PaperFigure, chosen: argparse.Namespace) -> list[Experi
             max_steps=scale.max_steps,
         )
         for dataset in figure.datasets
+        if chosen.dataset in (None, dataset)
     ]
     experiments[0].resolve_methods()
     return experiments
