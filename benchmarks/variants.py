@@ -9,28 +9,74 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from adamcb.lab.methods import METHODS, Method
-from adamcb.selection import CombinatorialBandit
+from adamcb.selection import CombinatorialBandit, Draw
+from adamcb.selection._feedback import ScaleFreeFeedback
 
 DEFAULT = METHODS["adamcb-scale-free"]
+
+
+class Clipped(ScaleFreeFeedback):
+    """Scale-free feedback with another bound on one change of log w than 1."""
+
+    bound = 1.0
+
+    def factors(self, probs: np.ndarray, norms: np.ndarray, drawn_with: np.ndarray) -> np.ndarray:
+        """Return what the weights are multiplied by, for every sample of the draw."""
+        super().factors(probs, norms, drawn_with)
+        changes = self.rate * ((norms / probs) ** 2 * self.trust / self.mean - 1.0)
+        return np.exp(np.clip(changes, -self.bound, np.where(probs < 1.0, self.bound, 0.0)))
+
+
+class FollowingExploration(CombinatorialBandit):
+    """Exploration that goes with what there is to gain: γ is the ratio of second moments, between 0.1 and 1."""
+
+    def draw(self) -> Draw:
+        """Choose K distinct samples."""
+        assert isinstance(self._feedback, ScaleFreeFeedback)
+        chosen, mass, uniform, count = self._feedback.gate._averages
+        ratio = chosen * mass / (uniform * count) if uniform * count > 0.0 else 1.0
+        self.min_prob = self.batch_size * min(max(ratio, 0.1), 1.0) / self.num_samples
+        return super().draw()
+
+
+def _bandit(*args: Any, kind: type = CombinatorialBandit, memory: float = 0.9, bound: float = 1.0, **options: Any):
+    """Return a scale-free bandit with the moving average, or the bound, of its feedback changed."""
+    bandit = kind(*args, feedback="scale-free", **options)
+    feedback = bandit._feedback
+    if bound != 1.0:
+        feedback = bandit._feedback = Clipped(feedback.rate, None, feedback.gate)
+        feedback.bound = bound
+    feedback.memory = memory
+    return bandit
 
 
 def _variant(name: str, label: str, **changes: Any) -> Method:
     return replace(DEFAULT, name=f"sf-{name}", label=label, **changes)
 
 
-def _selection(**settings: Any) -> Any:
-    return partial(CombinatorialBandit, feedback="scale-free", **settings)
+def _selection(name: str, label: str, **settings: Any) -> Method:
+    return _variant(name, label, selection=partial(_bandit, **settings))
 
 
+# Who steps, and which norms.
 with_adam = _variant("adam", "stepping with Adam", optimizer=METHODS["adam"].optimizer)
 with_amsgrad = _variant("amsgrad", "stepping with AMSGrad", optimizer=METHODS["amsgrad"].optimizer)
 with_adamx = _variant("adamx", "stepping with AdamX, uncorrected", optimizer=METHODS["adamx"].optimizer)
+reshuffled = replace(METHODS["adam"], name="corrected-adamx", label="AdamX, corrected", optimizer=DEFAULT.optimizer)
 last_layer = _variant("last-layer", "norms of the last layer", norms="last-layer")
-rate_01 = _variant("rate-01", "rate 0.1", selection=_selection(rate=0.1))
-rate_10 = _variant("rate-10", "rate 1", selection=_selection(rate=1.0))
+# How the weights move.
+rate_01 = _selection("rate-01", "rate 0.1", rate=0.1)
+rate_10 = _selection("rate-10", "rate 1", rate=1.0)
+bound_03 = _selection("bound-03", "changes bounded by 0.3", bound=0.3)
+bound_3 = _selection("bound-3", "changes bounded by 3", bound=3.0)
+memory_05 = _selection("memory-05", "G over about 2 batches", memory=0.5)
+memory_099 = _selection("memory-099", "G over about 100 batches", memory=0.99)
+# How much is explored, and when the weights are drawn by.
 explore_01 = _variant("explore-01", "exploration 0.1", exploration=0.1)
 explore_07 = _variant("explore-07", "exploration 0.7", exploration=0.7)
-no_gate = _variant("no-gate", "no gate", selection=_selection(min_gain=0.0))
-late_gate = _variant("late-gate", "gate at 0.3", selection=_selection(min_gain=0.3))
-reshuffled = replace(METHODS["adam"], name="corrected-adamx", label="AdamX, corrected", optimizer=DEFAULT.optimizer)
+following = _selection("following", "exploration that follows the gain", kind=FollowingExploration)
+no_gate = _selection("no-gate", "no gate", min_gain=0.0)
+late_gate = _selection("late-gate", "gate at 0.3", min_gain=0.3)
