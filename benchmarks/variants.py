@@ -31,14 +31,17 @@ class Clipped(ScaleFreeFeedback):
 
 
 class FollowingExploration(CombinatorialBandit):
-    """Exploration that goes with what there is to gain: γ is the ratio of second moments, between 0.1 and 1."""
+    """Exploration that goes with what there is to gain: γ is the ratio of second moments, between 0.1 and 0.4.
+
+    Not up to 1: with equal probabilities the ratio is 1, and stays.
+    """
 
     def draw(self) -> Draw:
         """Choose K distinct samples."""
         assert isinstance(self._feedback, ScaleFreeFeedback)
         chosen, mass, uniform, count = self._feedback.gate._averages
         ratio = chosen * mass / (uniform * count) if uniform * count > 0.0 else 1.0
-        self.min_prob = self.batch_size * min(max(ratio, 0.1), 1.0) / self.num_samples
+        self.min_prob = self.batch_size * min(max(ratio, 0.1), 0.4) / self.num_samples
         return super().draw()
 
 

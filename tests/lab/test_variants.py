@@ -1,0 +1,52 @@
+"""The variants of the default that the evidence compares it with."""
+
+import numpy as np
+import pytest
+import torch
+
+from adamcb.lab.datasets import load_dataset
+from adamcb.lab.experiment import Experiment
+from adamcb.lab.methods import Method
+from adamcb.lab.runs import warm_up
+from adamcb.selection import CombinatorialBandit
+from adamcb.selection._feedback import ScaleFreeFeedback
+from adamcb.selection._gate import Gate
+from benchmarks import variants
+
+VARIANTS = {name: value for name, value in vars(variants).items() if isinstance(value, Method) and name != "DEFAULT"}
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_every_variant_trains_under_a_name_of_its_own(name):
+    assert [method.name for method in VARIANTS.values()].count(VARIANTS[name].name) == 1
+    warm_up(Experiment(dataset="digits", model="logistic", batch_size=4), VARIANTS[name], load_dataset("digits"))
+
+
+def test_clipping_at_1_is_the_default_s():
+    ours, theirs = (kind(0.3, None, Gate(0.1)) for kind in (variants.Clipped, ScaleFreeFeedback))
+    source = np.random.default_rng(0)
+    for _ in range(20):
+        probs = np.minimum(source.uniform(0.1, 1.2, 16), 1.0)
+        norms = source.lognormal(size=16)
+        np.testing.assert_allclose(ours.factors(probs, norms, probs), theirs.factors(probs, norms, probs), rtol=1e-12)
+
+
+def test_exploration_follows_the_gain():
+    bandit = variants.FollowingExploration(
+        100, 10, feedback="scale-free", generator=torch.Generator().manual_seed(0), min_gain=0.0
+    )
+    norms = np.where(np.arange(100) < 10, 10.0, 0.1)
+    bandit.draw()
+    assert bandit.min_prob == 0.4 * 10 / 100  # nothing is known
+    for _ in range(300):
+        draw = bandit.draw()
+        bandit.update(draw, norms[draw.indices])
+    assert bandit.min_prob < 0.3 * 10 / 100
+    assert bandit.inclusion_probs()[:10].mean() > 2 * bandit.inclusion_probs()[10:].mean()
+
+
+def test_settings_of_a_bandit_are_changed():
+    bandit = variants._bandit(100, 10, memory=0.5, bound=3.0, generator=torch.Generator().manual_seed(0))
+    assert isinstance(bandit, CombinatorialBandit)
+    assert isinstance(bandit._feedback, variants.Clipped)
+    assert (bandit._feedback.memory, bandit._feedback.bound, bandit._feedback.rate) == (0.5, 3.0, 0.3)
