@@ -40,6 +40,7 @@ bench: .venv/.bench
 	$(BIN)/python -m benchmarks.norms
 	$(BIN)/python -m benchmarks.optimizer
 	$(BIN)/python -m benchmarks.step
+	$(BIN)/python -m benchmarks.distributed
 
 docs: install
 	$(BIN)/python -m pytest -q tests/test_docs.py
