@@ -7,6 +7,7 @@ dashes and markers differ too, so that a black-and-white print will do.
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
+from matplotlib.ticker import LogFormatter, MaxNLocator
 
 from adamcb.lab.results import MEASURES, Row, whole_file
 from adamcb.lab.tables import TITLES, curves_of
@@ -66,6 +67,13 @@ STYLE: Any = {
 }
 
 
+class _PlainNumbers(LogFormatter):
+    """Writes 0.2 where its parent would write 2e-01."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return f"{x:g}" if super().__call__(x, pos) else ""
+
+
 def look_of(method: str, methods: Sequence[str]) -> Look:
     """Return how a method is drawn; one from a user's file takes a spare look."""
     strangers = [name for name in methods if name not in LOOKS]
@@ -88,15 +96,19 @@ def draw_comparison(folder: Path, results: Sequence[Row], config: dict[str, Any]
 def draw_paper_figure(
     folder: Path, name: str, title: str, parts: Sequence[tuple[Sequence[Row], dict[str, Any]]], notes: Sequence[str]
 ) -> list[Path]:
-    """Write a figure laid out as the paper's: a column for each dataset, training loss above test loss."""
+    """Write a figure laid out as the paper's: a column for each dataset, training loss above test loss.
+
+    Of a single dataset they are side by side.
+    """
     columns = len(parts)
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(max(4.2 * columns, 6.4), 6.6), layout="constrained")
-        grid = figure.subplots(2, columns, squeeze=False)
+        figure = Figure(figsize=(4.2 * columns, 6.6) if columns > 1 else (9.0, 4.4), layout="constrained")
+        shape = (2, columns) if columns > 1 else (1, 2)
+        grid = figure.subplots(*shape, squeeze=False).reshape(2, columns)
         for column, (results, config) in enumerate(parts):
-            for line, measure in enumerate(("train_loss", "test_loss")):
-                draw_panel(grid[line, column], results, config, measure, "epochs")
-                grid[line, column].set_title(f"{config['dataset']}: {TITLES[measure]}")
+            for axes, measure in zip(grid[:, column], ("train_loss", "test_loss"), strict=True):
+                draw_panel(axes, results, config, measure, "epochs")
+                axes.set_title(f"{config['dataset']}: {TITLES[measure]}")
         _finish(figure, parts[0][1], title, notes)
         return save(figure, folder, name)
 
@@ -132,6 +144,7 @@ def draw_panel(axes: Axes, results: Sequence[Row], config: dict[str, Any], measu
     if is_loss and drawn and max(drawn) > 5.0 * min(drawn):
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(_PlainNumbers(minor_thresholds=(1.0, 0.4)))
     elif drawn and not is_loss:
         # The leap from guessing would press all that follows into a line.
         worst, best = 100.0 * min(drawn), 100.0 * max(drawn)
@@ -160,7 +173,8 @@ def _finish(figure: Figure, config: dict[str, Any], title: str, notes: Sequence[
     seeds = len(config["seeds"])
     band = f"mean and one standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     lines = [title, f"{band}, batch size {config['batch_size']}, learning rate {config['lr'] or 'of each method'}"]
-    figure.suptitle("\n".join([*lines, *notes]), fontsize=10)
+    letters = int(11.0 * figure.get_figwidth())
+    figure.suptitle("\n".join(textwrap.fill(line, letters) for line in [*lines, *notes]), fontsize=10)
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:
