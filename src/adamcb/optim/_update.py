@@ -11,6 +11,7 @@ one 0-d tensor for each of them, so that the step count is never read back from 
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -182,7 +183,7 @@ def _fused_update(columns: Columns, c: Coefficients, group: Group, grad_scale: T
     """
     params, grads, exp_avgs, exp_avg_sqs, max_exp_avg_sqs = columns
     _grow_(max_exp_avg_sqs, c.growth)
-    never = torch.full((), math.inf, dtype=torch.float32, device=params[0].device)
+    never = _constant(math.inf, params[0].device)
     torch._fused_adamw_(
         params,
         grads,
@@ -225,15 +226,23 @@ def _lists(rows: list[Row]) -> list[list[Row]]:
 def _by_step(columns: Columns, steps: list[Tensor]) -> Iterable[tuple[float, list[Row]]]:
     """Count the step, and return the rows of each device, type and step count together, with that count."""
     # A tensor, because a number would be made into one for every entry of the list.
-    torch._foreach_add_(steps, torch.ones((), device=steps[0].device), alpha=1.0)
+    torch._foreach_add_(steps, _constant(1.0, steps[0].device), alpha=1.0)
     alike: dict[Any, list[Row]] = {}
     for row, step in zip(_rows(columns), steps, strict=True):
         alike.setdefault((step.item(), row[0].device, row[0].dtype), []).append(row)
     return [(step, rows) for (step, _, _), rows in alike.items()]
 
 
+@functools.cache
+def _constant(value: float, device: torch.device) -> Tensor:
+    """Return a number on a device, made once: in small models making it is a part of the step that shows."""
+    return torch.full((), value, dtype=torch.float32, device=device)
+
+
 def _same_layout(row: Row) -> bool:
     """Return whether the tensors lie in memory in the same order and without gaps."""
+    if all(map(Tensor.is_contiguous, row)):
+        return True
     strides = row[0].stride()
     alike = all(tensor.stride() == strides for tensor in row)
     return alike and (row[0].is_contiguous() or torch.ops.aten.is_non_overlapping_and_dense(row[0]))

@@ -7,8 +7,6 @@ starts closed: batches come from reshuffled epochs, and the weights only learn.
 
 from __future__ import annotations
 
-import numpy as np
-
 from adamcb import _checks
 from adamcb.selection._tree import jit
 
@@ -46,22 +44,23 @@ class Gate:
 
     def __init__(self, min_gain: float) -> None:
         self.min_gain = _checks.real("min_gain", min_gain, low=0.0, high=1.0)
-        self._averages = np.zeros(len(_SUMS))
+        self._averages = (0.0,) * len(_SUMS)
 
     def note(self, sums: tuple[float, float, float, float]) -> None:
         """Take note of a batch's sums."""
-        self._averages = self.memory * self._averages + (1.0 - self.memory) * np.array(sums)
+        old, new = self.memory, 1.0 - self.memory
+        self._averages = tuple(old * average + new * value for average, value in zip(self._averages, sums, strict=True))
 
     @property
     def is_open(self) -> bool:
         """Whether drawing by the weights pays."""
         chosen, mass, uniform, count = self._averages
-        return self.min_gain == 0.0 or bool(chosen * mass < (1.0 - self.min_gain) * uniform * count)
+        return self.min_gain == 0.0 or chosen * mass < (1.0 - self.min_gain) * uniform * count
 
     def state_dict(self) -> dict[str, float]:
         """Return the averages."""
-        return {name: float(value) for name, value in zip(_SUMS, self._averages, strict=True)}
+        return dict(zip(_SUMS, self._averages, strict=True))
 
     def load_state_dict(self, state: dict[str, float]) -> None:
         """Continue from `state`, which may hold more than is needed."""
-        self._averages = np.array([state[name] for name in _SUMS])
+        self._averages = tuple(state[name] for name in _SUMS)

@@ -246,7 +246,7 @@ class AdamCB:
             self._weighed.append(Weighed(draw, factors, losses.detach()))
             return loss
         if not math.isfinite(loss.item()):
-            refuse_nonfinite("loss", losses, [draw])
+            refuse_nonfinite("loss", losses.detach().double().numpy(), [draw])
         self._weighed.append(Weighed(draw, factors))
         return loss
 

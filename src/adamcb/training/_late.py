@@ -58,15 +58,15 @@ class Report:
         """
         self.wait()
         if self.losses is not None:
-            refuse_nonfinite("loss", self.losses, self.draws, age)
+            refuse_nonfinite("loss", self.losses.double().numpy(), self.draws, age)
         if self.norms is None:
             return []
+        norms = self.norms.double().numpy()
         if self.overflowed is None:
-            refuse_nonfinite("gradient norm", self.norms, self.draws, age)
-        elif bool(self.overflowed) or not bool(torch.isfinite(self.norms).all()):
+            refuse_nonfinite("gradient norm", norms, self.draws, age)
+        elif bool(self.overflowed) or not np.isfinite(norms).all():
             return []
-        rows = self.norms.double().numpy().reshape(len(self.draws), -1)
-        return list(zip(self.draws, rows, strict=True))
+        return list(zip(self.draws, norms.reshape(len(self.draws), -1), strict=True))
 
 
 class LateFeedback:
@@ -113,12 +113,12 @@ class LateFeedback:
 
 def _start_copy(draws: tuple[Draw, ...], *tensors: Tensor | None) -> Report:
     """Return the report, with the copies to the CPU begun but not awaited."""
-    far = [tensor.device for tensor in tensors if tensor is not None and tensor.device.type != "cpu"]
-    host = [None if tensor is None else tensor.detach().to("cpu", non_blocking=True) for tensor in tensors]
-    copied = None
-    if far:
-        copied = torch.Event(far[0])
-        copied.record(torch.accelerator.current_stream(far[0]))
+    far = [tensor.device for tensor in tensors if tensor is not None and not tensor.is_cpu]
+    if not far:
+        return Report(draws, *tensors)
+    host = [None if tensor is None else tensor.to("cpu", non_blocking=True) for tensor in tensors]
+    copied = torch.Event(far[0])
+    copied.record(torch.accelerator.current_stream(far[0]))
     return Report(draws, *host, copied=copied)
 
 
@@ -133,23 +133,22 @@ def _unpack(entry: Any, num_samples: int, batch_size: int) -> Report:
     return Report(draws, *(entry[name] for name in _TENSORS))
 
 
-def refuse_nonfinite(what: str, values: Tensor, draws: Sequence[Draw], age: int = 0) -> None:
+def refuse_nonfinite(what: str, values: np.ndarray, draws: Sequence[Draw], age: int = 0) -> None:
     """Raise unless all values are finite, naming the samples whose are not.
 
     Args:
         what: What the values are.
-        values: float[mK], on the CPU.
+        values: float64[mK].
         draws: The m draws of these samples.
         age: How many steps were made since.
     """
-    numbers = values.detach().double().numpy()
-    if math.isfinite(numbers.sum()):
+    if math.isfinite(values.sum()):
         return
-    bad = np.flatnonzero(~np.isfinite(numbers))  # none, if only the sum is too large
+    bad = np.flatnonzero(~np.isfinite(values))  # none, if only the sum is too large
     if not len(bad):
         return
     indices = np.concatenate([draw.indices for draw in draws])
-    first = ", ".join(f"{indices[j]} ({numbers[j]})" for j in bad[:5])
+    first = ", ".join(f"{indices[j]} ({values[j]})" for j in bad[:5])
     more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
     late = f" That was {age} steps ago (feedback_delay={age}): the model was trained on it." if age else ""
     raise FloatingPointError(
