@@ -348,8 +348,10 @@ def evaluate(
 def _predict(model: nn.Module, images: Tensor, labels: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
     """Return the loss and the predicted class of every sample."""
     model.eval()
+    # On a CPU, convolutional networks are up to twice as fast so: in the usual layout max pooling takes half the time.
+    layout = torch.channels_last if any(isinstance(part, nn.Conv2d) for part in model.modules()) else None
     with torch.no_grad():
-        logits = model(images.to(device)).cpu()
+        logits = model(images.to(device, memory_format=layout or torch.preserve_format)).cpu()
     return F.cross_entropy(logits, labels, reduction="none"), logits.argmax(1)
 
 
