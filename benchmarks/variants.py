@@ -25,7 +25,9 @@ class Clipped(ScaleFreeFeedback):
 
     def factors(self, probs: np.ndarray, norms: np.ndarray, drawn_with: np.ndarray) -> np.ndarray:
         """Return what the weights are multiplied by, for every sample of the draw."""
-        super().factors(probs, norms, drawn_with)
+        factors = super().factors(probs, norms, drawn_with)
+        if self.mean == 0.0:
+            return factors
         changes = self.rate * ((norms / probs) ** 2 * self.trust / self.mean - 1.0)
         return np.exp(np.clip(changes, -self.bound, np.where(probs < 1.0, self.bound, 0.0)))
 

@@ -58,10 +58,10 @@ class Report:
         """
         self.wait()
         if self.losses is not None:
-            refuse_nonfinite("loss", self.losses.double().numpy(), self.draws, age)
+            refuse_nonfinite("loss", self.losses.detach().double().numpy(), self.draws, age)
         if self.norms is None:
             return []
-        norms = self.norms.double().numpy()
+        norms = self.norms.detach().double().numpy()
         if self.overflowed is None:
             refuse_nonfinite("gradient norm", norms, self.draws, age)
         elif bool(self.overflowed) or not np.isfinite(norms).all():
