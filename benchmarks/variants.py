@@ -14,6 +14,7 @@ import numpy as np
 from adamcb.lab.methods import METHODS, Method
 from adamcb.selection import CombinatorialBandit, Draw
 from adamcb.selection._feedback import ScaleFreeFeedback
+from adamcb.selection._gate import batch_sums
 
 DEFAULT = METHODS["adamcb-scale-free"]
 
@@ -30,6 +31,28 @@ class Clipped(ScaleFreeFeedback):
             return factors
         changes = self.rate * ((norms / probs) ** 2 * self.trust / self.mean - 1.0)
         return np.exp(np.clip(changes, -self.bound, np.where(probs < 1.0, self.bound, 0.0)))
+
+
+class Linear(ScaleFreeFeedback):
+    """Scale-free feedback of s = ‖g‖/p instead of its square, centred on the samples that weights decide about.
+
+    In the mean of s a sample counts with p − p_min, and a capped one not at all. In a plain mean the many at p_min
+    would keep s/G above 1 for all others, whose weights would rise for ever, fastest for those drawn most.
+    """
+
+    min_prob = 0.0
+
+    def factors(self, probs: np.ndarray, norms: np.ndarray, drawn_with: np.ndarray) -> np.ndarray:
+        """Return what the weights are multiplied by, for every sample of the draw."""
+        self.gate.note(batch_sums(probs, norms, drawn_with))
+        scores = norms / probs
+        shares = np.where(probs < 1.0, (probs - self.min_prob) / drawn_with, 0.0)
+        self.mean = self.memory * self.mean + (1.0 - self.memory) * float(shares @ scores)
+        self.trust = self.memory * self.trust + (1.0 - self.memory) * float(shares.sum())
+        if self.mean == 0.0:
+            return np.ones(len(probs))
+        changes = self.rate * (scores * self.trust / self.mean - 1.0)
+        return np.exp(np.clip(changes, -1.0, np.where(probs < 1.0, 1.0, 0.0)))
 
 
 class FollowingExploration(CombinatorialBandit):
@@ -58,6 +81,14 @@ def _bandit(*args: Any, kind: type = CombinatorialBandit, memory: float = 0.9, b
     return bandit
 
 
+def _linear_bandit(*args: Any, **options: Any) -> CombinatorialBandit:
+    bandit = CombinatorialBandit(*args, feedback="scale-free", **options)
+    assert isinstance(bandit._feedback, ScaleFreeFeedback)
+    bandit._feedback = Linear(1.0, None, bandit._feedback.gate)
+    bandit._feedback.min_prob = bandit.min_prob
+    return bandit
+
+
 def _variant(name: str, label: str, **changes: Any) -> Method:
     return replace(DEFAULT, name=f"sf-{name}", label=label, **changes)
 
@@ -75,13 +106,17 @@ last_layer = _variant("last-layer", "norms of the last layer", norms="last-layer
 # How the weights move.
 rate_01 = _selection("rate-01", "rate 0.1", rate=0.1)
 rate_10 = _selection("rate-10", "rate 1", rate=1.0)
+linear = _variant("linear", "linear, rate 1", selection=_linear_bandit)
+linear_02 = _variant("linear-02", "linear, rate 1, exploration 0.2", selection=_linear_bandit, exploration=0.2)
 bound_03 = _selection("bound-03", "changes bounded by 0.3", bound=0.3)
 bound_3 = _selection("bound-3", "changes bounded by 3", bound=3.0)
 memory_05 = _selection("memory-05", "G over about 2 batches", memory=0.5)
 memory_099 = _selection("memory-099", "G over about 100 batches", memory=0.99)
 # How much is explored, and when the weights are drawn by.
 explore_01 = _variant("explore-01", "exploration 0.1", exploration=0.1)
+explore_02 = _variant("explore-02", "exploration 0.2", exploration=0.2)
 explore_07 = _variant("explore-07", "exploration 0.7", exploration=0.7)
 following = _selection("following", "exploration that follows the gain", kind=FollowingExploration)
 no_gate = _selection("no-gate", "no gate", min_gain=0.0)
+middle_gate = _selection("middle-gate", "gate at 0.2", min_gain=0.2)
 late_gate = _selection("late-gate", "gate at 0.3", min_gain=0.3)

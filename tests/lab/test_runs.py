@@ -145,6 +145,16 @@ def test_evaluation_is_off_the_clock_and_on_all_data(data, dropout_model, tmp_pa
     assert again == pytest.approx((run.results[1]["train_loss"], run.results[1]["train_accuracy"]), rel=1e-6)
 
 
+def test_convolutions_are_evaluated_as_the_model_computes_them(data):
+    """They are evaluated in another memory layout than they are trained in."""
+    model = initial_model(small_experiment("cnn"), data, 0)
+    images, labels = data.train.tensors
+    with torch.no_grad():
+        logits = model(images)
+    expected = (F.cross_entropy(logits, labels).item(), (logits.argmax(1) == labels).double().mean().item())
+    assert evaluate(model, data.train, torch.device("cpu"), lambda: None) == pytest.approx(expected, rel=1e-5)
+
+
 def test_a_run_that_diverges_says_so_and_keeps_what_it_had(data, dropout_model, tmp_path):
     experiment = small_experiment(dropout_model, lr=1e30, schedule="constant")
     done = train(experiment, "adam", data, tmp_path)

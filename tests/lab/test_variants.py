@@ -31,6 +31,18 @@ def test_clipping_at_1_is_the_default_s():
         np.testing.assert_allclose(ours.factors(probs, norms, probs), theirs.factors(probs, norms, probs), rtol=1e-12)
 
 
+def test_linear_feedback_leaves_those_above_the_floor_in_proportion_to_their_norms():
+    """Ninety short gradients end at p_min = 0.04; the 6.4 draws that are left go to ten long ones in equal parts."""
+    generator = torch.Generator().manual_seed(0)
+    bandit = variants._linear_bandit(100, 10, exploration=0.4, min_gain=0.0, generator=generator)
+    norms = np.where(np.arange(100) < 10, 10.0, 0.1)
+    for _ in range(500):
+        draw = bandit.draw()
+        bandit.update(draw, norms[draw.indices])
+    assert bandit.inclusion_probs()[:10] == pytest.approx(np.full(10, 0.64), rel=0.01)
+    assert bandit.inclusion_probs()[10:] == pytest.approx(np.full(90, 0.04), rel=0.01)
+
+
 def test_exploration_follows_the_gain():
     bandit = variants.FollowingExploration(
         100, 10, feedback="scale-free", generator=torch.Generator().manual_seed(0), min_gain=0.0
