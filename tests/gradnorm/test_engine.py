@@ -52,6 +52,17 @@ def test_take_needs_a_backward_pass():
             norms.take()
 
 
+def test_what_is_cleared_is_not_taken():
+    model = network()
+    with PerSampleNorms(model) as norms:
+        backward(model)
+        norms.clear()
+        with pytest.raises(RuntimeError, match="must follow a backward pass"):
+            norms.take()
+        backward(model)
+        assert len(norms.take()) == len(INPUTS)
+
+
 @pytest.mark.parametrize(
     ("weights", "error", "words"),
     [

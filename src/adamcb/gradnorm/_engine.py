@@ -118,6 +118,10 @@ class PerSampleNorms:
         self._done.clear()
         return taken
 
+    def clear(self) -> None:
+        """Forget the samples that went backward since the last `take`."""
+        self._done.clear()
+
     def _enter(self, model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
         if torch.compiler.is_compiling():
             return

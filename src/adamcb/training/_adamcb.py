@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import os
 import time
@@ -330,8 +329,7 @@ class AdamCB:
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
         if self._norms is not None:
-            with contextlib.suppress(RuntimeError):  # there are none, or they could not be measured
-                self._norms.take()
+            self._norms.clear()
 
     def _note_training(self) -> None:
         if self._taken is not None:
