@@ -147,8 +147,8 @@ class BanditFeedback(NormBound):
 class ScaleFreeFeedback(NormBound):
     """Δ log w = clip(η·(s/G − 1), −1, 1), with s = (‖g‖/p)² and G a moving average of the mean of s over a batch.
 
-    The same exponentiated gradient step on the variance Σ‖g‖²/p as the bandit's, but its scale is what was seen lately
-    instead of the worst case L²/p_min². A sample whose probability is in proportion to its norm has s = G and stays.
+    As the bandit's step on the variance Σ‖g‖²/p, it rests where probabilities are in proportion to norms: there s = G
+    for all. Its scale is what was seen lately instead of the worst case L²/p_min².
 
     A capped sample (p = 1) cannot be drawn more often, so its weight does not rise; but it may fall, or a sample once
     capped would stay in every batch for ever.
