@@ -9,7 +9,7 @@ from adamcb.lab.bench import run_benchmarks
 from adamcb.lab.cli import main
 from adamcb.lab.time_to_loss import DEFAULT_METHODS, TASKS, gather, measure
 from adamcb.lab.time_to_loss_measure import Estimate, combine, estimate, reach, value_at
-from adamcb.lab.time_to_loss_report import COLUMNS, cell, estimates, firsts
+from adamcb.lab.time_to_loss_report import COLUMNS, cell, estimates, firsts, write_report
 
 
 def curve(losses: list[float], pace: float = 1.0) -> list[dict]:
@@ -74,6 +74,8 @@ def test_a_run_is_measured_against_adam_with_its_seed():
     assert slow["train_loss_at_equal_seconds"] == pytest.approx(2.0 ** (2 / 3))
     assert slow["test_loss_at_equal_seconds"] == pytest.approx(2.0 * 2.0 ** (2 / 3))
     assert (slow["train_loss"], slow["adam_train_loss"]) == (1.0, 2.0)
+    overfit = measure(curve([8.0, 1.0, 3.0]), adam, "cpu")
+    assert (overfit["best_test_loss"], overfit["adam_best_test_loss"]) == (2.0, 4.0)
     never = measure(curve([8.0, 7.0, 6.0]), adam, "cpu")
     assert never["seconds_to_train_loss"] is None
     found = estimates([never, never])
@@ -116,6 +118,17 @@ def test_the_first_are_those_that_cannot_be_told_from_the_best():
     }
     assert firsts(by_method) == {"best", "alike"}
     assert firsts({"sometimes": by_method["sometimes"]}) == set()
+
+
+def test_runs_that_diverged_are_counted_apart(tmp_path):
+    adam = curve([8.0, 4.0, 2.0])
+    names = {"condition": "constant", "task": "digits-mlp"}
+    ends = {("adam", 0): adam, ("adam", 1): adam, ("other", 0): adam, ("other", 1): curve([8.0, 9.0])}
+    records = [{**names, "method": m, "seed": s, **measure(rows, adam, "cpu")} for (m, s), rows in ends.items()]
+    write_report(tmp_path, records, {}, "cpu")
+    page = (tmp_path / "time-to-loss.md").read_text()
+    assert "| **adam** | 2 |" in page
+    assert "other | 1 (1 diverged) |" in page
 
 
 def test_the_tasks_are_those_agreed_on():

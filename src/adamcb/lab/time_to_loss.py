@@ -158,7 +158,8 @@ def measure(rows: Sequence[Row], baseline: Sequence[Row], clock: str) -> Row:
 
     `steps` and `seconds` are Adam's, its whole budget; `own_seconds` the run's. A loss that it did not reach has None
     for the time. What is measured `at_equal_seconds` is what the run had when Adam ended, or at its own end if that
-    came first. `diverged`: it did not make all its steps, and has nothing else to tell.
+    came first. `best_test_loss` is the least of all evaluations. `diverged`: it did not make all its steps, and has
+    nothing else to tell.
     """
     budget, last, column = baseline[-1], rows[-1], CLOCKS[clock]
     record: Row = {"steps": budget["step"], "seconds": budget[column], "own_seconds": last[column]}
@@ -169,4 +170,7 @@ def measure(rows: Sequence[Row], baseline: Sequence[Row], clock: str) -> Row:
     for name in ("train_loss", "test_loss", "test_accuracy"):
         record[name], record[f"adam_{name}"] = last[name], budget[name]
         record[f"{name}_at_equal_seconds"] = value_at(rows, name, budget[column], clock)
+    record["best_test_loss"], record["adam_best_test_loss"] = (
+        min(row["test_loss"] for row in curve) for curve in (rows, baseline)
+    )
     return record

@@ -56,7 +56,9 @@ COLUMNS = {
     ),
     "final": Column("training loss at the end", _ratio("train_loss", "adam_train_loss")),
     "equal": Column("training loss at equal seconds", _ratio("train_loss_at_equal_seconds", "adam_train_loss")),
+    "final test": Column("test loss at the end", _ratio("test_loss", "adam_test_loss")),
     "test": Column("test loss at equal seconds", _ratio("test_loss_at_equal_seconds", "adam_test_loss")),
+    "best test": Column("best test loss", _ratio("best_test_loss", "adam_best_test_loss")),
     "accuracy": Column(
         "test accuracy at the end, points",
         lambda record: 100.0 * (record["test_accuracy"] - record["adam_test_accuracy"]),
@@ -156,8 +158,8 @@ def _introduction(records: Sequence[Row], clock: str) -> str:
         f"took. Adam's own row tells when it first had the loss that it ended with. In brackets and after ±: 95 % "
         f"t-intervals over at most {seeds} paired seeds. ≥: some run had not got there when it ended, so this is a "
         f"lower bound. At equal seconds: what a method had when Adam ended, or at its own end if that came first. "
-        f"First: reached Adam's training loss first, or cannot be told from the first (the interval of the paired "
-        f"difference holds 0); such are bold."
+        f"Best test loss: the least of all evaluations, against Adam's least. First: reached Adam's training loss "
+        f"first, or cannot be told from the first (the interval of the paired difference holds 0); such are bold."
     )
 
 
@@ -186,7 +188,9 @@ def _by_task(grouped: Grouped, names: Mapping[str, str]) -> list[str]:
             found, count = estimates(by_method[method]), len(by_method[method])
             if found:
                 cells = [cell(found[name], column) for name, column in COLUMNS.items()]
-                lines.append([f"**{label}**" if method in winners else label, str(count), *cells])
+                whole = sum(not record["diverged"] for record in by_method[method])
+                seeds = str(count) if whole == count else f"{whole} ({count - whole} diverged)"
+                lines.append([f"**{label}**" if method in winners else label, seeds, *cells])
             elif count:
                 lines.append([f"{label} (diverged)", str(count), *["–"] * len(COLUMNS)])
         parts += [f"### {task}", _adam_in_words(by_method[BASELINE]), _markdown(lines)]
