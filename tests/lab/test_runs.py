@@ -2,6 +2,8 @@
 
 import itertools
 import math
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -153,6 +155,24 @@ def test_convolutions_are_evaluated_as_the_model_computes_them(data):
         logits = model(images)
     expected = (F.cross_entropy(logits, labels).item(), (logits.argmax(1) == labels).double().mean().item())
     assert evaluate(model, data.train, torch.device("cpu"), lambda: None) == pytest.approx(expected, rel=1e-5)
+
+
+WARM_UP = """
+from adamcb.lab.datasets import load_dataset
+from adamcb.lab.experiment import Experiment
+from adamcb.lab.methods import METHODS
+from adamcb.lab.runs import warm_up
+from adamcb.selection import _capping, _depround, _feedback, _gate
+
+warm_up(Experiment(model="logistic", batch_size=8), METHODS["adamcb-scale-free"], load_dataset("digits"))
+kernels = _capping.probs_at, _depround.draw_ordered, _feedback._scale_free_factors, _gate.batch_sums
+print([len(kernel.signatures) for kernel in kernels])
+"""
+
+
+def test_a_warm_up_leaves_nothing_to_compile_whether_the_gate_is_closed_or_open():
+    found = subprocess.run([sys.executable, "-c", WARM_UP], capture_output=True, text=True, check=True)
+    assert found.stdout.split() == ["[1,", "1,", "1,", "1]"]
 
 
 def test_a_run_that_diverges_says_so_and_keeps_what_it_had(data, dropout_model, tmp_path):

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import TensorDataset
 
-from adamcb import AdamCB, SelectedBatch, Selection
+from adamcb import AdamCB, CombinatorialBandit, SelectedBatch, Selection
 from adamcb.lab.clock import Clock
 from adamcb.lab.datasets import ImageData
 from adamcb.lab.errors import Interrupted
@@ -313,6 +313,15 @@ def warm_up(experiment: Experiment, method: Method, data: ImageData) -> None:
         for _ in range(2):  # epochs: some methods choose from the second on
             for batch in trainer:
                 train_batch(trainer, called, method, selection, batch)
+    _draw_by_weight(size)
+
+
+def _draw_by_weight(size: int) -> None:
+    """Make a few draws with an open gate: in the two steps of a warm-up it does not open."""
+    generator = torch.Generator().manual_seed(0)
+    bandit = CombinatorialBandit(2 * size, size, feedback="scale-free", min_gain=0.0, generator=generator)
+    for _ in range(3):
+        bandit.update(bandit.draw(), np.arange(1.0, size + 1.0))
 
 
 def train_batch(
