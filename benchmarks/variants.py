@@ -107,7 +107,6 @@ last_layer = _variant("last-layer", "norms of the last layer", norms="last-layer
 rate_01 = _selection("rate-01", "rate 0.1", rate=0.1)
 rate_10 = _selection("rate-10", "rate 1", rate=1.0)
 linear = _variant("linear", "linear, rate 1", selection=_linear_bandit)
-linear_02 = _variant("linear-02", "linear, rate 1, exploration 0.2", selection=_linear_bandit, exploration=0.2)
 bound_03 = _selection("bound-03", "changes bounded by 0.3", bound=0.3)
 bound_3 = _selection("bound-3", "changes bounded by 3", bound=3.0)
 memory_05 = _selection("memory-05", "G over about 2 batches", memory=0.5)
