@@ -96,7 +96,9 @@ class CombinatorialBandit(WeightedSelection):
         return draw.frozen()
 
     def _own_probs(self, draw: Draw, positions: np.ndarray) -> np.ndarray:
-        reshuffled = self.feedback == "scale-free" and (draw.probs == self.batch_size / self.num_samples).all()
+        uniform = self.batch_size / self.num_samples
+        # A look at the first probability settles most draws by weight.
+        reshuffled = draw.probs[0] == uniform and self.feedback == "scale-free" and (draw.probs == uniform).all()
         if not reshuffled or self.batch_size == self.num_samples:
             return draw.probs
         sizes = (self.num_samples, self.batch_size, self.min_prob)

@@ -61,12 +61,13 @@ class Report:
             refuse_nonfinite("loss", self.losses.detach().double().numpy(), self.draws, age)
         if self.norms is None:
             return []
-        norms = self.norms.detach().double().numpy()
+        norms = self.norms.detach().numpy().astype(np.float64)  # by NumPy: for so few numbers, torch takes longer
         if self.overflowed is None:
             refuse_nonfinite("gradient norm", norms, self.draws, age)
         elif bool(self.overflowed) or not np.isfinite(norms).all():
             return []
-        return list(zip(self.draws, norms.reshape(len(self.draws), -1), strict=True))
+        parts = (norms,) if len(self.draws) == 1 else norms.reshape(len(self.draws), -1)
+        return list(zip(self.draws, parts, strict=True))
 
 
 class LateFeedback:
@@ -142,9 +143,9 @@ def refuse_nonfinite(what: str, values: np.ndarray, draws: Sequence[Draw], age: 
         draws: The m draws of these samples.
         age: How many steps were made since.
     """
-    if math.isfinite(values.sum()):
+    if math.isfinite(values @ values):
         return
-    bad = np.flatnonzero(~np.isfinite(values))  # none, if only the sum is too large
+    bad = np.flatnonzero(~np.isfinite(values))  # none, if only the squares are too large
     if not len(bad):
         return
     indices = np.concatenate([draw.indices for draw in draws])

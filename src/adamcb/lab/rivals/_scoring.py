@@ -7,22 +7,30 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 
 @dataclass(frozen=True, eq=False)
 class Scores:
-    """What a forward pass says of m samples.
+    """What a forward pass says of m samples; what nobody asks for is not computed."""
 
-    Attributes:
-        losses: float64[m], the cross-entropy of each.
-        bounds: float64[m], ‖softmax − onehot‖, the norm of its gradient at the logits: times a constant it bounds the
-            norm of the whole gradient (Katharopoulos and Fleuret 2018).
-    """
+    logits: Tensor
+    labels: Tensor
 
-    losses: np.ndarray
-    bounds: np.ndarray
+    @property
+    def losses(self) -> np.ndarray:
+        """float64[m], the cross-entropy of each."""
+        return F.cross_entropy(self.logits, self.labels, reduction="none").double().cpu().numpy()
+
+    @property
+    def bounds(self) -> np.ndarray:
+        """float64[m], ‖softmax − onehot‖, the norm of each sample's gradient at the logits.
+
+        Times a constant it bounds the norm of the whole gradient (Katharopoulos and Fleuret 2018).
+        """
+        errors = self.logits.softmax(1) - F.one_hot(self.labels, self.logits.shape[1])
+        return torch.linalg.vector_norm(errors, dim=1).double().cpu().numpy()
 
 
 class Scorer:
@@ -44,7 +52,5 @@ class Scorer:
         self.model.eval()
         with torch.no_grad():
             logits = self.model(inputs)
-            losses = F.cross_entropy(logits, labels, reduction="none")
-            bounds = torch.linalg.vector_norm(logits.softmax(1) - F.one_hot(labels, logits.shape[1]), dim=1)
         self.model.train(training)
-        return Scores(losses.double().cpu().numpy(), bounds.double().cpu().numpy())
+        return Scores(logits, labels)
