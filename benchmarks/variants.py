@@ -70,6 +70,49 @@ class FollowingExploration(CombinatorialBandit):
         return super().draw()
 
 
+class CountingBandit(CombinatorialBandit):
+    """A bandit that knows how many batches it has drawn."""
+
+    _learned_keys = (*CombinatorialBandit._learned_keys, "draws")
+
+    def __init__(self, *args: Any, total_steps: int, **options: Any) -> None:
+        self.draws, self.total_steps = 0, total_steps
+        super().__init__(*args, **options)
+
+    def draw(self) -> Draw:
+        """Choose K distinct samples."""
+        draw = super().draw()
+        self.draws += 1
+        return draw
+
+    def _learned(self) -> dict[str, Any]:
+        return {**super()._learned(), "draws": self.draws}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        super()._restore(state)
+        self.draws = state["draws"]
+
+
+class Covering(CountingBandit):
+    """Every second epoch is a reshuffled one, so that no sample goes unseen for longer than two."""
+
+    @property
+    def _draws_by_weight(self) -> bool:
+        is_second = self.draws // (self.num_samples // self.batch_size) % 2 == 1
+        return is_second and super()._draws_by_weight
+
+
+class Fading(CountingBandit):
+    """Exploration that rises from its value to 1 over the second half of training: at the end, draws are uniform."""
+
+    def draw(self) -> Draw:
+        """Choose K distinct samples."""
+        faded = max(2.0 * self.draws / self.total_steps - 1.0, 0.0)
+        exploration = min(self.exploration + (1.0 - self.exploration) * faded, 1.0)
+        self.min_prob = self.batch_size * exploration / self.num_samples
+        return super().draw()
+
+
 def _bandit(*args: Any, kind: type = CombinatorialBandit, memory: float = 0.9, bound: float = 1.0, **options: Any):
     """Return a scale-free bandit with the moving average, or the bound, of its feedback changed."""
     bandit = kind(*args, feedback="scale-free", **options)
@@ -93,8 +136,8 @@ def _variant(name: str, label: str, **changes: Any) -> Method:
     return replace(DEFAULT, name=f"sf-{name}", label=label, **changes)
 
 
-def _selection(name: str, label: str, **settings: Any) -> Method:
-    return _variant(name, label, selection=partial(_bandit, **settings))
+def _selection(name: str, label: str, *, needs: tuple[str, ...] = (), **settings: Any) -> Method:
+    return _variant(name, label, selection=partial(_bandit, **settings), needs=needs)
 
 
 # Who steps, and which norms.
@@ -119,3 +162,6 @@ following = _selection("following", "exploration that follows the gain", kind=Fo
 no_gate = _selection("no-gate", "no gate", min_gain=0.0)
 middle_gate = _selection("middle-gate", "gate at 0.2", min_gain=0.2)
 late_gate = _selection("late-gate", "gate at 0.3", min_gain=0.3)
+# How the data are covered, and how training ends.
+covering = _selection("covering", "every second epoch reshuffled", needs=("total_steps",), kind=Covering)
+fading = _selection("fading", "fading to uniform draws", needs=("total_steps",), kind=Fading)

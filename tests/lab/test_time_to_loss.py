@@ -114,10 +114,12 @@ def test_the_first_are_those_that_cannot_be_told_from_the_best():
         "alike": runs([0.6, 0.45, 0.55]),
         "worse": runs([0.7, 0.71, 0.69]),
         "sometimes": runs([0.1, None, 0.1]),
+        "once": runs([0.1]),
         "none": [],
     }
     assert firsts(by_method) == {"best", "alike"}
     assert firsts({"sometimes": by_method["sometimes"]}) == set()
+    assert firsts({"once": by_method["once"], "slow": runs([0.2])}) == {"once"}
 
 
 def test_runs_that_diverged_are_counted_apart(tmp_path):

@@ -57,6 +57,42 @@ def test_exploration_follows_the_gain():
     assert bandit.inclusion_probs()[:10].mean() > 2 * bandit.inclusion_probs()[10:].mean()
 
 
+def long_and_short(bandit: CombinatorialBandit, draws: int) -> list[np.ndarray]:
+    """Train on ten long gradients and ninety short ones, and return what was drawn with."""
+    norms = np.where(np.arange(100) < 10, 10.0, 0.1)
+    probs = []
+    for _ in range(draws):
+        draw = bandit.draw()
+        probs.append(draw.probs)
+        bandit.update(draw, norms[draw.indices])
+    return probs
+
+
+def test_every_second_epoch_covers_the_data():
+    bandit = variants.covering.selection(
+        100, 10, exploration=0.4, total_steps=80, min_gain=0.0, generator=torch.Generator().manual_seed(0)
+    )
+    long_and_short(bandit, 30)
+    chosen = [np.ptp(probs) > 0.0 for probs in long_and_short(bandit, 40)]
+    assert chosen == [True] * 10 + [False] * 10 + [True] * 10 + [False] * 10
+    saved = bandit.state_dict()
+    twin = variants.covering.selection(100, 10, exploration=0.4, total_steps=80, min_gain=0.0, generator=None)
+    twin.load_state_dict(saved)
+    for ours, theirs in zip(long_and_short(bandit, 20), long_and_short(twin, 20), strict=True):
+        assert (ours == theirs).all()
+
+
+def test_fading_ends_with_uniform_draws():
+    bandit = variants.fading.selection(
+        100, 10, exploration=0.4, total_steps=400, min_gain=0.0, generator=torch.Generator().manual_seed(0)
+    )
+    ranges = [np.ptp(probs) for probs in long_and_short(bandit, 401)]
+    assert min(ranges[150:200]) > 0.4
+    assert max(ranges[300:310]) > 0.1
+    for step in range(200, 401):  # what exploration leaves to the weights
+        assert ranges[step] <= 10 * 0.6 * (400 - step) / 200 + 1e-12
+
+
 def test_settings_of_a_bandit_are_changed():
     bandit = variants._bandit(100, 10, memory=0.5, bound=3.0, generator=torch.Generator().manual_seed(0))
     assert isinstance(bandit, CombinatorialBandit)

@@ -51,7 +51,9 @@ class LossPercentiles:
 
     def probs(self, losses: Sequence[float]) -> list[float]:
         self.history.extend(losses)
-        return [(sum(old < loss for old in self.history) / len(self.history)) ** self.beta for loss in losses]
+        ordered = sorted(self.history)
+        ranks = {loss: [place for place, old in enumerate(ordered, start=1) if old == loss] for loss in losses}
+        return [(sum(ranks[loss]) / len(ranks[loss]) / len(ordered)) ** self.beta for loss in losses]
 
 
 def batch_increment(scores: Sequence[float]) -> float:

@@ -91,6 +91,7 @@ def firsts(by_method: Mapping[str, Sequence[Row]]) -> set[str]:
     """Return the method that reaches Adam's training loss first, and those that cannot be told from it.
 
     They are those whose 95 % interval of the difference in logarithms, over the seeds they share with it, holds 0.
+    Where some have more seeds than one, a single run says too little to be among them.
     """
     column = COLUMNS["seconds"]
     values = {
@@ -98,6 +99,8 @@ def firsts(by_method: Mapping[str, Sequence[Row]]) -> set[str]:
         for method, records in by_method.items()
         if records and all(not record["diverged"] and record[column.reached] is not None for record in records)
     }
+    if any(len(seeds) > 1 for seeds in values.values()):
+        values = {method: seeds for method, seeds in values.items() if len(seeds) > 1}
     if not values:
         return set()
     best = min(values, key=lambda method: estimate(list(values[method].values())).mean)
@@ -214,7 +217,10 @@ def _markdown(lines: Sequence[Sequence[str]]) -> str:
 
 
 def draw(out: Path, condition: str, grouped: Grouped, names: Mapping[str, str], clock: str) -> list[Path]:
-    """Write a figure: for every method a mark for each task, and the geometric mean with its interval."""
+    """Write a figure: for every method a mark for each task, hollow if it is a lower bound; and the geometric mean.
+
+    Methods that were not run on all tasks have no mean: it would be of other tasks than those beside it.
+    """
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9.0, 1.6 + 0.5 * len(names)), layout="constrained")
         panels = figure.subplots(1, 2, sharey=True)
@@ -226,30 +232,42 @@ def draw(out: Path, condition: str, grouped: Grouped, names: Mapping[str, str], 
         figure.legend(handles, labels, loc="outside lower center", ncols=4)
         kind = "processor time" if clock == "cpu" else "time by the wall"
         figure.suptitle(
-            f"Time to where Adam ends, {condition}: {kind} ÷ Adam's; 95 % intervals over seeds", fontsize=10
+            f"Time to where Adam ends, {condition}: {kind} ÷ Adam's. Hollow: at least. Bars: mean over all tasks, 95 %",
+            fontsize=10,
         )
         return save(figure, out, f"time-to-loss-{condition}")
 
 
 def _draw_panel(axes: Axes, name: str, grouped: Grouped, names: Mapping[str, str]) -> None:
-    column = COLUMNS[name]
     axes.set_xscale("log", base=2)
     axes.axvline(1.0, color="#000000", linewidth=0.8)
     found = {task: {method: estimates(records) for method, records in group.items()} for task, group in grouped.items()}
     for number, (task, by_method) in enumerate(found.items()):
-        lines = [line for line, method in enumerate(names) if by_method[method]]
-        across = [math.exp(estimated[name].mean) for method in names if (estimated := by_method[method])]
-        color, marker = _COLORS[number % len(_COLORS)], _MARKERS[number % len(_MARKERS)]
-        axes.plot(
-            across, lines, linestyle="none", color=color, marker=marker, markersize=5, alpha=0.8, label=task, zorder=3
-        )
+        style = {"color": _COLORS[number % len(_COLORS)], "marker": _MARKERS[number % len(_MARKERS)]}
+        marks = [(line, by_method[method][name]) for line, method in enumerate(names) if by_method[method]]
+        for at_least in (False, True):  # lower bounds are hollow
+            axes.plot(
+                [math.exp(mark.mean) for _, mark in marks if mark.at_least == at_least],
+                [line for line, mark in marks if mark.at_least == at_least],
+                **style | {"linestyle": "none", "markersize": 5, "alpha": 0.8, "zorder": 3},
+                fillstyle="none" if at_least else "full",
+                label=None if at_least else task,
+            )
     for line, method in enumerate(names):
         tasks = [by_method[method][name] for by_method in found.values() if by_method[method]]
-        if tasks:
-            mean = combine(tasks)
-            margin = 0.0 if math.isnan(mean.margin) else mean.margin
-            ends = [math.exp(mean.mean - margin), math.exp(mean.mean + margin)]
-            axes.plot(ends, [line, line], color="#D55E00", linewidth=6, alpha=0.35, solid_capstyle="butt")
-            axes.plot([math.exp(mean.mean)] * 2, [line - 0.3, line + 0.3], color="#D55E00", linewidth=2)
-    axes.set_title(column.title)
+        if tasks and len(tasks) == len(found):
+            _draw_mean(axes, line, combine(tasks))
+    axes.set_title(COLUMNS[name].title)
     axes.xaxis.set_major_formatter("{x:g}")
+
+
+def _draw_mean(axes: Axes, line: int, mean: Estimate) -> None:
+    """Draw a mean over all tasks with its interval; a lower bound as an arrow."""
+    center = math.exp(mean.mean)
+    if mean.at_least:
+        axes.plot(center, line, color="#D55E00", marker=">", markersize=9, fillstyle="none")
+        return
+    margin = 0.0 if math.isnan(mean.margin) else mean.margin
+    ends = [math.exp(mean.mean - margin), math.exp(mean.mean + margin)]
+    axes.plot(ends, [line, line], color="#D55E00", linewidth=6, alpha=0.35, solid_capstyle="butt")
+    axes.plot([center] * 2, [line - 0.3, line + 0.3], color="#D55E00", linewidth=2)

@@ -5,7 +5,7 @@
 torch's global generator, so the caller's `torch.manual_seed` decides them; nothing here seeds.
 """
 
-from adamcb.lab.models._build import MODEL_NAMES, build_model
+from adamcb.lab.models._build import MODEL_NAMES, build_model, forward_layout
 from adamcb.lab.models._convnext import ConvNeXt, ConvNeXtBlock, ConvNeXtStage, convnext_base, convnext_large
 from adamcb.lab.models._file import load_object
 from adamcb.lab.models._paper import cnn, logistic, mlp, vgg
@@ -21,6 +21,7 @@ __all__ = [
     "cnn",
     "convnext_base",
     "convnext_large",
+    "forward_layout",
     "load_object",
     "logistic",
     "mlp",

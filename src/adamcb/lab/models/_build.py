@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import nn
 
 from adamcb import _checks
@@ -70,3 +71,13 @@ def _from_file(reference: str, image_shape: ImageShape, num_classes: int) -> nn.
     if not isinstance(model, nn.Module):
         raise TypeError(f"`name` must name what returns an nn.Module, got name={reference!r}: {type(model).__name__}.")
     return model
+
+
+def forward_layout(model: nn.Module) -> torch.memory_format:
+    """Return the layout of images in which forward passes without gradients are fast.
+
+    On a CPU, convolutional networks are up to twice as fast with channels last: in the usual layout max pooling takes
+    half the time.
+    """
+    convolves = any(isinstance(part, nn.Conv2d) for part in model.modules())
+    return torch.channels_last if convolves else torch.preserve_format

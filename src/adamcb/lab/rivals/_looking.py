@@ -16,9 +16,6 @@ from adamcb.selection._base import BaseSelection
 from adamcb.selection._draw import empty_draw
 from adamcb.selection._random import new_seed, permutation
 
-# After so many batches of candidates, Selective-Backprop takes what comes.
-MOST_LOOKS = 100
-
 
 class LookingSelection(BaseSelection):
     """Takes its candidates from reshuffled epochs.
@@ -78,13 +75,11 @@ class LookingSelection(BaseSelection):
 class SelectiveBackprop(LookingSelection):
     """Selective-Backprop (Jiang et al. 2019, "Accelerating deep learning by focusing on the biggest losers").
 
-    Every sample gets a forward pass, and is taken for the backward pass with probability CDF(loss)^β, CDF being the
-    share of the last 1024 losses, these among them, that are smaller. Taken samples queue up until there are K. They
-    all weigh the same: hard samples count more, on purpose, so the gradient is biased. As in the authors' code β is 3,
-    which takes a quarter of the samples, and the first epoch takes all. (Theirs makes a forward pass for it in that
-    epoch too, which is spared here.)
-
-    A draw that a hundred batches of candidates do not fill, as when all losses are equal, takes any.
+    Every sample gets a forward pass, and is taken for the backward pass with probability CDF(loss)^β, CDF being its
+    rank among the last 1024 losses, itself among them, divided by their number; equal losses share the mean of their
+    ranks. Taken samples queue up until there are K. They all weigh the same: hard samples count more, on purpose, so
+    the gradient is biased. As in the authors' code β is 3, which takes a quarter of the samples, and the first epoch
+    takes all. (Theirs makes a forward pass for it in that epoch too, which is spared here.)
 
     Args:
         num_samples: n.
@@ -120,12 +115,10 @@ class SelectiveBackprop(LookingSelection):
         self._draws += 1
         if self._draws <= self.num_samples // self.batch_size:
             return self._uniform(self._candidates(self.batch_size))
-        looks = 0
         while len(self._queue) < self.batch_size:
             candidates = self._candidates(self.batch_size)
-            taken = candidates if looks >= MOST_LOOKS else candidates[self._take(self.scorer(candidates).losses)]
-            self._queue = np.concatenate([self._queue, taken])
-            looks += 1
+            taken = self._take(self.scorer(candidates).losses)
+            self._queue = np.concatenate([self._queue, candidates[taken]])
         batch, self._queue = self._queue[: self.batch_size], self._queue[self.batch_size :]
         return self._uniform(batch)
 
@@ -137,8 +130,10 @@ class SelectiveBackprop(LookingSelection):
     def note_losses(self, losses: np.ndarray) -> np.ndarray:
         """Add losses to the history, and return with what probability each of their samples is taken."""
         self._losses = np.concatenate([self._losses, losses])[-self.history :]
-        smaller = np.searchsorted(np.sort(self._losses), losses, side="left")
-        return (smaller / len(self._losses)) ** self.beta
+        ascending = np.sort(self._losses)
+        first, last = (np.searchsorted(ascending, losses, side=side) for side in ("left", "right"))
+        ranks = (first + 1 + last) / 2  # the mean of those of equal losses, which are first + 1 to last
+        return (ranks / len(ascending)) ** self.beta
 
     def update(self, draw: Draw, norms: Any) -> None:
         """Check `draw` and `norms` as every selection does; it learned from the forward pass."""

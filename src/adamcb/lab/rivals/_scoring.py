@@ -10,6 +10,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
+from adamcb.lab.models import forward_layout
+
 
 @dataclass(frozen=True, eq=False)
 class Scores:
@@ -44,10 +46,12 @@ class Scorer:
 
     def __init__(self, model: nn.Module, samples: TensorDataset, device: torch.device | str) -> None:
         self.model, self.samples, self.device = model, samples, torch.device(device)
+        self._layout = forward_layout(model)
 
     def __call__(self, indices: np.ndarray) -> Scores:
         """Return the scores of the samples at `indices` (int64[m])."""
-        inputs, labels = (tensor[torch.from_numpy(indices)].to(self.device) for tensor in self.samples.tensors)
+        inputs, labels = (tensor[torch.from_numpy(indices)] for tensor in self.samples.tensors)
+        inputs, labels = inputs.to(self.device, memory_format=self._layout), labels.to(self.device)
         training = self.model.training
         self.model.eval()
         with torch.no_grad():
