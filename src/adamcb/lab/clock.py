@@ -32,5 +32,5 @@ class Clock:
         return {"seconds": self.seconds, "cpu_seconds": self.cpu_seconds}
 
     def set(self, readings: dict[str, float]) -> None:
-        """Go on from `readings`; those of before there was a clock for the processor have none."""
-        self.seconds, self.cpu_seconds = readings["seconds"], readings.get("cpu_seconds", 0.0)
+        """Go on from `readings`."""
+        self.seconds, self.cpu_seconds = readings["seconds"], readings["cpu_seconds"]

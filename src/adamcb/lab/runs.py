@@ -222,21 +222,20 @@ class Run:
         if self.ranks.rank:
             return
         start = time.monotonic()
-        write_json(self.place / "progress.json", {**self._rows(), **self.clock.read()})
-        self.trainer.save(self.place / "checkpoint.pt")
+        write_json(self.place / "progress.json", self._rows())
+        self.trainer.save(self.place / "checkpoint.pt", extra=self.clock.read())
         now = time.monotonic()
         self._next_save = now + max(self.checkpoint_seconds, 20 * (now - start))
 
     def _resume(self) -> None:
         if not (self.place / "checkpoint.pt").is_file():
             return
-        self.trainer.load(self.place / "checkpoint.pt")
+        self.clock.set(self.trainer.load(self.place / "checkpoint.pt"))
         rows = read_json(self.place / "progress.json")
         self.results, self.selection, self.between = (
             [row for row in rows.get(name, []) if row["step"] <= self.step]
             for name in ("results", "selection", "between")
         )
-        self.clock.set(rows)
 
     def _write_chosen(self) -> None:
         """Write the samples that were chosen most, with what the model makes of them now."""
