@@ -142,7 +142,6 @@ def _selection(name: str, label: str, *, needs: tuple[str, ...] = (), **settings
 
 # Who steps, and which norms.
 with_adam = _variant("adam", "stepping with Adam", optimizer=METHODS["adam"].optimizer)
-with_amsgrad = _variant("amsgrad", "stepping with AMSGrad", optimizer=METHODS["amsgrad"].optimizer)
 with_adamx = _variant("adamx", "stepping with AdamX, uncorrected", optimizer=METHODS["adamx"].optimizer)
 reshuffled = replace(METHODS["adam"], name="corrected-adamx", label="AdamX, corrected", optimizer=DEFAULT.optimizer)
 last_layer = _variant("last-layer", "norms of the last layer", norms="last-layer")
