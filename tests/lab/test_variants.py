@@ -8,7 +8,7 @@ from adamcb.lab.datasets import load_dataset
 from adamcb.lab.experiment import Experiment
 from adamcb.lab.methods import Method
 from adamcb.lab.runs import warm_up
-from adamcb.selection import CombinatorialBandit
+from adamcb.selection import CombinatorialBandit, Selection
 from adamcb.selection._feedback import ScaleFreeFeedback
 from adamcb.selection._gate import Gate
 from benchmarks import variants
@@ -57,7 +57,7 @@ def test_exploration_follows_the_gain():
     assert bandit.inclusion_probs()[:10].mean() > 2 * bandit.inclusion_probs()[10:].mean()
 
 
-def long_and_short(bandit: CombinatorialBandit, draws: int) -> list[np.ndarray]:
+def long_and_short(bandit: Selection, draws: int) -> list[np.ndarray]:
     """Train on ten long gradients and ninety short ones, and return what was drawn with."""
     norms = np.where(np.arange(100) < 10, 10.0, 0.1)
     probs = []

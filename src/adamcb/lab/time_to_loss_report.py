@@ -243,13 +243,18 @@ def _draw_panel(axes: Axes, name: str, grouped: Grouped, names: Mapping[str, str
     axes.axvline(1.0, color="#000000", linewidth=0.8)
     found = {task: {method: estimates(records) for method, records in group.items()} for task, group in grouped.items()}
     for number, (task, by_method) in enumerate(found.items()):
-        style = {"color": _COLORS[number % len(_COLORS)], "marker": _MARKERS[number % len(_MARKERS)]}
+        color, marker = _COLORS[number % len(_COLORS)], _MARKERS[number % len(_MARKERS)]
         marks = [(line, by_method[method][name]) for line, method in enumerate(names) if by_method[method]]
         for at_least in (False, True):  # lower bounds are hollow
             axes.plot(
                 [math.exp(mark.mean) for _, mark in marks if mark.at_least == at_least],
                 [line for line, mark in marks if mark.at_least == at_least],
-                **style | {"linestyle": "none", "markersize": 5, "alpha": 0.8, "zorder": 3},
+                linestyle="none",
+                color=color,
+                marker=marker,
+                markersize=5,
+                alpha=0.8,
+                zorder=3,
                 fillstyle="none" if at_least else "full",
                 label=None if at_least else task,
             )
