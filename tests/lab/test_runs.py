@@ -109,9 +109,12 @@ def test_rows_that_the_checkpoint_does_not_know_of_are_dropped(data, dropout_mod
     with pytest.raises(Interrupted):
         train(experiment, "adamcb", data, tmp_path / "killed", stop)
     rows = [{**row, "seconds": 1.0} for row in undisturbed["results"]]
-    ahead = {"results": rows, "selection": undisturbed["selection"]}
+    ahead = {"results": rows, "selection": undisturbed["selection"], "seconds": 1e6, "cpu_seconds": 1e6}
     write_json(tmp_path / "killed" / ".runs" / "adamcb-seed1" / "progress.json", ahead)
-    assert train(experiment, "adamcb", data, tmp_path / "killed") == undisturbed
+    run = Run(experiment, "adamcb", 1, data, tmp_path / "killed", lambda progress: None)
+    run.train()
+    assert outcome(tmp_path / "killed", "adamcb") == undisturbed
+    assert run.seconds < 1e6  # the clock is the checkpoint's, too
 
 
 def test_seconds_go_on_from_where_they_were(data, dropout_model, tmp_path, monkeypatch):
