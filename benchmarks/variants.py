@@ -75,9 +75,7 @@ class CountingBandit(CombinatorialBandit):
 
     _learned_keys = (*CombinatorialBandit._learned_keys, "draws")
 
-    def __init__(self, *args: Any, total_steps: int, **options: Any) -> None:
-        self.draws, self.total_steps = 0, total_steps
-        super().__init__(*args, **options)
+    draws = 0
 
     def draw(self) -> Draw:
         """Choose K distinct samples."""
@@ -104,6 +102,10 @@ class Covering(CountingBandit):
 
 class Fading(CountingBandit):
     """Exploration that rises from its value to 1 over the second half of training: at the end, draws are uniform."""
+
+    def __init__(self, *args: Any, total_steps: int, **options: Any) -> None:
+        self.total_steps = total_steps
+        super().__init__(*args, **options)
 
     def draw(self) -> Draw:
         """Choose K distinct samples."""
@@ -162,5 +164,5 @@ no_gate = _selection("no-gate", "no gate", min_gain=0.0)
 middle_gate = _selection("middle-gate", "gate at 0.2", min_gain=0.2)
 late_gate = _selection("late-gate", "gate at 0.3", min_gain=0.3)
 # How the data are covered, and how training ends.
-covering = _selection("covering", "every second epoch reshuffled", needs=("total_steps",), kind=Covering)
+covering = _selection("covering", "every second epoch reshuffled", kind=Covering)
 fading = _selection("fading", "fading to uniform draws", needs=("total_steps",), kind=Fading)

@@ -70,13 +70,13 @@ def long_and_short(bandit: Selection, draws: int) -> list[np.ndarray]:
 
 def test_every_second_epoch_covers_the_data():
     bandit = variants.covering.selection(
-        100, 10, exploration=0.4, total_steps=80, min_gain=0.0, generator=torch.Generator().manual_seed(0)
+        100, 10, exploration=0.4, min_gain=0.0, generator=torch.Generator().manual_seed(0)
     )
     long_and_short(bandit, 30)
     chosen = [np.ptp(probs) > 0.0 for probs in long_and_short(bandit, 40)]
     assert chosen == [True] * 10 + [False] * 10 + [True] * 10 + [False] * 10
     saved = bandit.state_dict()
-    twin = variants.covering.selection(100, 10, exploration=0.4, total_steps=80, min_gain=0.0, generator=None)
+    twin = variants.covering.selection(100, 10, exploration=0.4, min_gain=0.0, generator=None)
     twin.load_state_dict(saved)
     for ours, theirs in zip(long_and_short(bandit, 20), long_and_short(twin, 20), strict=True):
         assert (ours == theirs).all()
