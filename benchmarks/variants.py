@@ -1,4 +1,7 @@
-"""Variants of the default, each with one thing changed, as methods of the lab: what its choice was measured against.
+"""Variants of the default, as methods of the lab: what its choice was measured against.
+
+All but those of the last group were measured when the gate still opened for whole epochs: they are `at_once` with one
+thing changed.
 
 adamcb bench time-to-loss --task digits-mlp --method adamcb-scale-free --method benchmarks/variants.py:with_adam
 """
@@ -55,7 +58,15 @@ class Linear(ScaleFreeFeedback):
         return np.exp(np.clip(changes, -1.0, np.where(probs < 1.0, 1.0, 0.0)))
 
 
-class FollowingExploration(CombinatorialBandit):
+class AtOnce(CombinatorialBandit):
+    """All batches are drawn by the weights as soon as it pays, instead of the share of an epoch that they save."""
+
+    @property
+    def _draws_by_weight(self) -> bool:
+        return self.batch_size < self.num_samples and self._feedback.pays(1.0)
+
+
+class FollowingExploration(AtOnce):
     """Exploration that goes with what there is to gain: γ is the ratio of second moments, between 0.1 and 0.4.
 
     Not up to 1: with equal probabilities the ratio is 1, and stays.
@@ -70,10 +81,10 @@ class FollowingExploration(CombinatorialBandit):
         return super().draw()
 
 
-class CountingBandit(CombinatorialBandit):
+class CountingBandit(AtOnce):
     """A bandit that knows how many batches it has drawn."""
 
-    _learned_keys = (*CombinatorialBandit._learned_keys, "draws")
+    _learned_keys = (*AtOnce._learned_keys, "draws")
 
     draws = 0
 
@@ -115,7 +126,35 @@ class Fading(CountingBandit):
         return super().draw()
 
 
-def _bandit(*args: Any, kind: type = CombinatorialBandit, memory: float = 0.9, bound: float = 1.0, **options: Any):
+class FixedShare(AtOnce):
+    """The first half of every epoch is reshuffled, the second drawn by the weights, once that pays."""
+
+    share = 0.5
+
+    @property
+    def _draws_by_weight(self) -> bool:
+        draws = self.num_samples // self.batch_size
+        return self._drawn % draws >= int(self.share * draws) and super()._draws_by_weight
+
+
+class ThirdShare(FixedShare):
+    """The first third of every epoch is reshuffled."""
+
+    share = 1 / 3
+
+
+class SquaredShare(FixedShare):
+    """The reshuffled share of an epoch is the square of the ratio of second moments, less than the default's."""
+
+    @property
+    def _draws_by_weight(self) -> bool:
+        assert isinstance(self._feedback, ScaleFreeFeedback)
+        chosen, mass, uniform, count = self._feedback.gate._averages
+        self.share = (chosen * mass / (uniform * count)) ** 2 if uniform * count > 0.0 else 1.0
+        return super()._draws_by_weight
+
+
+def _bandit(*args: Any, kind: type = AtOnce, memory: float = 0.9, bound: float = 1.0, **options: Any):
     """Return a scale-free bandit with the moving average, or the bound, of its feedback changed."""
     bandit = kind(*args, feedback="scale-free", **options)
     feedback = bandit._feedback
@@ -127,7 +166,7 @@ def _bandit(*args: Any, kind: type = CombinatorialBandit, memory: float = 0.9, b
 
 
 def _linear_bandit(*args: Any, **options: Any) -> CombinatorialBandit:
-    bandit = CombinatorialBandit(*args, feedback="scale-free", **options)
+    bandit = AtOnce(*args, feedback="scale-free", **options)
     assert isinstance(bandit._feedback, ScaleFreeFeedback)
     bandit._feedback = Linear(1.0, None, bandit._feedback.gate)
     bandit._feedback.min_prob = bandit.min_prob
@@ -135,13 +174,14 @@ def _linear_bandit(*args: Any, **options: Any) -> CombinatorialBandit:
 
 
 def _variant(name: str, label: str, **changes: Any) -> Method:
-    return replace(DEFAULT, name=f"sf-{name}", label=label, **changes)
+    return replace(DEFAULT, name=f"sf-{name}", label=label, **{"selection": _bandit, **changes})
 
 
 def _selection(name: str, label: str, *, needs: tuple[str, ...] = (), **settings: Any) -> Method:
     return _variant(name, label, selection=partial(_bandit, **settings), needs=needs)
 
 
+at_once = _variant("at-once", "all batches chosen once it pays")
 # Who steps, and which norms.
 with_adam = _variant("adam", "stepping with Adam", optimizer=METHODS["adam"].optimizer)
 with_adamx = _variant("adamx", "stepping with AdamX, uncorrected", optimizer=METHODS["adamx"].optimizer)
@@ -163,6 +203,11 @@ following = _selection("following", "exploration that follows the gain", kind=Fo
 no_gate = _selection("no-gate", "no gate", min_gain=0.0)
 middle_gate = _selection("middle-gate", "gate at 0.2", min_gain=0.2)
 late_gate = _selection("late-gate", "gate at 0.3", min_gain=0.3)
-# How the data are covered, and how training ends.
-covering = _selection("covering", "every second epoch reshuffled", kind=Covering)
+# How training ends.
 fading = _selection("fading", "fading to uniform draws", needs=("total_steps",), kind=Fading)
+# How the data are covered, and which share of an epoch is chosen.
+covering = _selection("covering", "every second epoch reshuffled", kind=Covering)
+half = _selection("half", "the first half of every epoch reshuffled", kind=FixedShare)
+third = _selection("third", "the first third of every epoch reshuffled", kind=ThirdShare)
+squared = _selection("squared", "chosen share 1 − ratio²", kind=SquaredShare)
+gradual_adam = replace(DEFAULT, name="sf-gradual-adam", label="stepping with Adam", optimizer=METHODS["adam"].optimizer)

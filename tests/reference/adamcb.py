@@ -57,15 +57,15 @@ class SlowTraining:
 
 
 class SlowAdamCB(SlowTraining):
-    """Algorithms 1, 2 and 7, with DepRound in a given order; reshuffled epochs while the gate is closed."""
+    """Algorithms 1, 2 and 7, with DepRound in a given order; reshuffled batches while the gate is closed."""
 
     def __init__(self, model, loss_fn, data, batch_size, exploration, feedback="bandit", **adamx) -> None:
         super().__init__(model, loss_fn, data, **adamx)
         self.bandit: SlowCombinatorialBandit = SlowCombinatorialBandit(len(self.x), batch_size, exploration, feedback)
 
     def draw(self, order: np.ndarray, uniforms: np.ndarray, drawn: int) -> tuple[list[int], list[float], list[float]]:
-        probs, _ = self.bandit.draw_probs()
-        if self.bandit.draws_by_weight():
+        probs, _ = self.bandit.draw_probs(drawn)
+        if self.bandit.draws_by_weight(drawn):
             chosen = [int(order[i]) for i in ordered_draw(probs[order], uniforms)]
         else:
             chosen = order[drawn * self.bandit.k :][: self.bandit.k].tolist()

@@ -41,17 +41,21 @@ class SlowCombinatorialBandit:
         self.scores: list[float] = []
         self.moments: list[np.ndarray] = []
 
-    def draws_by_weight(self) -> bool:
-        """Whether the last batches, the latest counting most, say that the weights' probabilities pay."""
+    def draws_by_weight(self, drawn: int) -> bool:
+        """Whether the last batches, the latest counting most, say that the weights' probabilities pay so far.
+
+        `drawn`: how many batches this epoch has had.
+        """
         if self.min_gain == 0.0 or not self.moments:
             return self.min_gain == 0.0
         ages = np.arange(len(self.moments))[::-1]
         chosen, mass, uniform, count = np.average(self.moments, axis=0, weights=0.98**ages)
-        return (chosen / uniform) / (count / mass) < 1.0 - self.min_gain
+        ratio = (chosen / uniform) / (count / mass)
+        return ratio < 1.0 - self.min_gain and drawn + 1 > ratio * (self.n // self.k)
 
-    def draw_probs(self) -> tuple[np.ndarray, np.ndarray]:
+    def draw_probs(self, drawn: int) -> tuple[np.ndarray, np.ndarray]:
         """Return (p, capped) of the next draw."""
-        if self.draws_by_weight():
+        if self.draws_by_weight(drawn):
             return self.probs()
         return np.full(self.n, self.k / self.n), np.zeros(self.n, dtype=bool)
 

@@ -1,4 +1,4 @@
-"""Do no harm: batches come from reshuffled epochs until the learned probabilities are better than equal ones."""
+"""Do no harm: batches come from reshuffled epochs, but for as large a share as the learned probabilities save."""
 
 import numpy as np
 import pytest
@@ -84,9 +84,37 @@ def test_the_gate_opens_where_the_second_moment_falls_by_the_least_gain():
     ratio = np.sum(norms**2 / probs) / np.sum(norms**2 / equal)  # 36/42
     for min_gain, expected in ((1 - ratio - 1e-9, True), (1 - ratio + 1e-9, False)):
         gate = Gate(min_gain)
-        assert not gate.is_open
+        assert not gate.is_open(1.0)
         gate.note(batch_sums(probs, norms, equal))
-        assert gate.is_open is expected
+        assert gate.is_open(1.0) is expected
+
+
+def test_the_gate_opens_when_the_share_of_the_epoch_is_done_that_is_not_saved():
+    norms, equal = np.array([1.0, 2.0, 3.0]), np.full(3, 1 / 3)
+    gate = Gate(0.1)
+    gate.note(batch_sums(norms / norms.sum(), norms, equal))
+    ratio = 36 / 42
+    assert [gate.is_open(progress) for progress in (0.1, ratio - 1e-9, ratio + 1e-9, 1.0)] == [False, False, True, True]
+
+
+@pytest.mark.parametrize("spread", [0.5, 1.0, 2.0])
+def test_an_epoch_begins_reshuffled_and_the_share_that_the_weights_save_is_drawn_by_them(spread):
+    bandit, norms = bandit_of(), np.random.default_rng(0).lognormal(sigma=spread, size=N)
+    seen_in_epochs(bandit, lambda indices: norms[indices], 40)
+    chosen, reshuffled = 0, []
+    for _ in range(EPOCH):
+        promised = bandit.inclusion_probs()
+        draw = bandit.draw()
+        assert draw.probs == approx(promised[draw.indices], rel=1e-12)
+        if (draw.probs == K / N).all():
+            assert chosen <= 2  # batches at the border: the ratio is estimated anew after each
+            reshuffled += draw.indices.tolist()
+        else:
+            chosen += 1
+        bandit.update(draw, norms[draw.indices])
+    ratio = np.sum(norms**2 / promised) / np.sum(norms**2 * N / K)  # known here from all n norms
+    assert chosen / EPOCH == approx(1.0 - ratio, abs=0.1)
+    assert len(set(reshuffled)) == len(reshuffled) == (EPOCH - chosen) * K
 
 
 def test_a_least_gain_that_is_no_share_is_refused():

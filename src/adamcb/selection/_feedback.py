@@ -32,9 +32,8 @@ class Feedback(Protocol):
         """
         ...
 
-    @property
-    def pays(self) -> bool:
-        """Whether to draw by the weights, rather than from a reshuffled epoch."""
+    def pays(self, progress: float) -> bool:
+        """Whether to draw by the weights, rather than from a reshuffled epoch, when so much of the epoch is done."""
         ...
 
     def settings(self) -> dict[str, Any]:
@@ -136,7 +135,9 @@ class BanditFeedback(NormBound):
         super().__init__(max_norm)
         self.rate, self.min_prob, self.listing, self.keep_capped = rate, min_prob, listing, keep_capped
 
-    pays = True
+    def pays(self, progress: float) -> bool:
+        """Return True: the paper's bandit always draws by the weights."""
+        return True
 
     def factors(self, probs: np.ndarray, norms: np.ndarray, drawn_with: np.ndarray) -> np.ndarray:
         """Return what the weights are multiplied by, for every occurrence of a sample in the draw."""
@@ -153,8 +154,8 @@ class ScaleFreeFeedback(NormBound):
     A capped sample (p = 1) cannot be drawn more often, so its weight does not rise; but it may fall, or a sample once
     capped would stay in every batch for ever.
 
-    `gate` tells whether drawing by the weights pays. Weights are learned all the same while it does not: a sample of a
-    reshuffled epoch, drawn with another probability than p, counts in G as often as p would have drawn it.
+    `gate` tells how far drawing by the weights pays. Weights are learned all the same where it does not: a sample of a
+    reshuffled batch, drawn with another probability than p, counts in G as often as p would have drawn it.
     """
 
     memory = 0.9
@@ -164,10 +165,9 @@ class ScaleFreeFeedback(NormBound):
         self.rate, self.gate = _checks.real("rate", rate, low=0.0, low_open=True), gate
         self.mean, self.trust = 0.0, 0.0  # of s; `trust` undoes that the moving average starts at 0
 
-    @property
-    def pays(self) -> bool:
-        """Whether to draw by the weights, rather than from a reshuffled epoch."""
-        return self.gate.is_open
+    def pays(self, progress: float) -> bool:
+        """Whether to draw by the weights, rather than from a reshuffled epoch, when so much of the epoch is done."""
+        return self.gate.is_open(progress)
 
     def factors(self, probs: np.ndarray, norms: np.ndarray, drawn_with: np.ndarray) -> np.ndarray:
         """Return what the weights are multiplied by, for every sample of the draw."""

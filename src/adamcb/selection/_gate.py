@@ -1,8 +1,9 @@
-"""The gate: whether drawing by the weights pays, told from the batches that were drawn anyway.
+"""The gate: how far drawing by the weights pays, told from the batches that were drawn anyway.
 
 Where all gradients are of one length, or their lengths change from visit to visit, no probabilities are better than
 equal ones; and then a reshuffled epoch, which sees every sample once, is better than independent draws. So the gate
-starts closed: batches come from reshuffled epochs, and the weights only learn.
+starts closed: batches come from reshuffled epochs, and the weights only learn. Then it opens as far as it pays: every
+epoch begins reshuffled, and the share of it that is drawn by the weights, its end, is the share that they save.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Gate:
     the ratio 1 as long as the samples of the batches have equal weights: those never visited open no gate.
 
     Args:
-        min_gain: The gate is open while the ratio is below 1 − `min_gain`; 0: always.
+        min_gain: The gate is closed unless the ratio is below 1 − `min_gain`; 0: it is always open.
     """
 
     memory = 0.98
@@ -51,11 +52,10 @@ class Gate:
         old, new = self.memory, 1.0 - self.memory
         self._averages = tuple(old * average + new * value for average, value in zip(self._averages, sums, strict=True))
 
-    @property
-    def is_open(self) -> bool:
-        """Whether drawing by the weights pays."""
+    def is_open(self, progress: float) -> bool:
+        """Whether to draw by the weights the batch with which this share of the epoch, in (0, 1], will be done."""
         chosen, mass, uniform, count = self._averages
-        return self.min_gain == 0.0 or chosen * mass < (1.0 - self.min_gain) * uniform * count
+        return self.min_gain == 0.0 or chosen * mass < min(progress, 1.0 - self.min_gain) * uniform * count
 
     def state_dict(self) -> dict[str, float]:
         """Return the averages."""

@@ -39,7 +39,9 @@ class CombinatorialBandit(WeightedSelection):
             norm seen so far (Algorithm 7).
         rate: η of "scale-free".
         min_gain: For "scale-free": batches come from reshuffled epochs, as `UniformSelection` draws them, until the
-            learned probabilities would lower the second moment of the batch gradient by this share. 0: at once.
+            learned probabilities would lower the second moment of the batch gradient by this share. From then on every
+            epoch begins reshuffled, and ends with draws by the weights: as large a share of it as they lower the
+            second moment by. 0: all draws are by the weights, from the first.
         generator: Where all random numbers come from. None: a new one, seeded from torch's global generator.
 
     Example:
@@ -80,19 +82,20 @@ class CombinatorialBandit(WeightedSelection):
 
     @property
     def _draws_by_weight(self) -> bool:
-        return self._feedback.pays and self.batch_size < self.num_samples
+        draws = self.num_samples // self.batch_size
+        return self.batch_size < self.num_samples and self._feedback.pays((self._drawn % draws + 1) / draws)
 
     def draw(self) -> Draw:
         """Choose K distinct samples. O(K log n); O(n) once an epoch, when the order is redrawn."""
         if self._drawn == self.num_samples // self.batch_size:
             self._start_epoch(new_seed(self.generator), self.weights)
-        self._drawn += 1
         draw = empty_draw(self.batch_size, self._origin)
         if self._draws_by_weight:
             arrays = (draw.indices, draw.probs, draw.loss_weights)
             draw_ordered(self._tree, self._order, self.batch_size, self.min_prob, self._uniforms.take(), *arrays)
         else:
-            _draw_from_epoch(np.asarray(self._order), self._drawn - 1, draw)
+            _draw_from_epoch(np.asarray(self._order), self._drawn, draw)
+        self._drawn += 1
         return draw.frozen()
 
     def _own_probs(self, draw: Draw, positions: np.ndarray) -> np.ndarray:
