@@ -166,9 +166,9 @@ from adamcb.lab.datasets import load_dataset
 from adamcb.lab.experiment import Experiment
 from adamcb.lab.methods import METHODS
 from adamcb.lab.runs import warm_up
-from adamcb.selection import CombinatorialBandit, _capping, _depround, _feedback, _gate
+from adamcb.selection import CombinatorialBandit, _capping, _depround, _feedback, _gate, _tree
 
-kernels = _capping.probs_at, _depround.draw_ordered, _feedback._scale_free_factors, _gate.batch_sums
+kernels = _capping.probs_at, _depround.draw_ordered, _feedback._scale_free_factors, _gate.batch_sums, _tree.multiply
 warm_up(Experiment(model="logistic", batch_size=8), METHODS["adamcb-scale-free"], load_dataset("digits"))
 print([kernel.signatures for kernel in kernels])
 for min_gain in (0.0, 1.0):

@@ -115,12 +115,17 @@ def _bandit_factors(probs, norms, max_norm, min_prob, rate, listing, keep_capped
 
 
 @jit
-def _scale_free_factors(probs, norms, mean, rate):
-    factors = np.empty(len(probs))
-    for j in range(len(probs)):
-        step = rate * ((norms[j] / probs[j]) ** 2 / mean - 1.0)
-        factors[j] = np.exp(min(max(step, -1.0), 1.0 if probs[j] < 1.0 else 0.0))
-    return factors
+def _scale_free_factors(probs, norms, drawn_with, mean, trust, memory, rate):
+    """Return a factor for every sample, the batch's sums, and the averages of which it is a part now."""
+    sums = batch_sums(probs, norms, drawn_with)
+    mean = memory * mean + (1.0 - memory) * sums[0] / len(probs)
+    trust = memory * trust + (1.0 - memory)
+    factors, scale = np.ones(len(probs)), mean / trust
+    if scale > 0.0:
+        for j in range(len(probs)):
+            step = rate * ((norms[j] / probs[j]) ** 2 / scale - 1.0)
+            factors[j] = np.exp(min(max(step, -1.0), 1.0 if probs[j] < 1.0 else 0.0))
+    return factors, sums, mean, trust
 
 
 class BanditFeedback(NormBound):
@@ -171,13 +176,11 @@ class ScaleFreeFeedback(NormBound):
 
     def factors(self, probs: np.ndarray, norms: np.ndarray, drawn_with: np.ndarray) -> np.ndarray:
         """Return what the weights are multiplied by, for every sample of the draw."""
-        sums = batch_sums(probs, norms, drawn_with)
+        factors, sums, self.mean, self.trust = _scale_free_factors(
+            probs, norms, drawn_with, self.mean, self.trust, self.memory, self.rate
+        )
         self.gate.note(sums)
-        self.mean = self.memory * self.mean + (1.0 - self.memory) * sums[0] / len(probs)
-        self.trust = self.memory * self.trust + (1.0 - self.memory)
-        if self.mean == 0.0:
-            return np.ones(len(probs))
-        return _scale_free_factors(probs, norms, self.mean / self.trust, self.rate)
+        return factors
 
     def settings(self) -> dict[str, Any]:
         """Return what a saved state must agree with."""

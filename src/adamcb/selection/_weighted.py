@@ -77,9 +77,7 @@ class WeightedSelection(BaseSelection):
         return draw.probs
 
     def _positions(self, draw: Draw) -> np.ndarray:
-        if self._position_of is None:
-            return draw.indices
-        return self._position_of[draw.indices].astype(np.int64)
+        return draw.indices if self._position_of is None else self._position_of[draw.indices]
 
     def _settings(self) -> dict[str, Any]:
         return {**super()._settings(), "exploration": self.exploration, **self._feedback.settings()}
