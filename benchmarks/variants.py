@@ -154,6 +154,23 @@ class SquaredShare(FixedShare):
         return super()._draws_by_weight
 
 
+class Alternating(AtOnce):
+    """Reshuffled batches and batches drawn by the weights take turns, once that pays."""
+
+    @property
+    def _draws_by_weight(self) -> bool:
+        return self._drawn % 2 == 1 and super()._draws_by_weight
+
+
+class Unlearned(CombinatorialBandit):
+    """The default, but that nothing is learned from reshuffled batches once drawing by the weights pays."""
+
+    def update(self, draw: Draw, norms: Any) -> None:
+        """Learn from the norms of a batch that was drawn by the weights."""
+        if np.ptp(draw.probs) > 0.0 or not self._feedback.pays(1.0):
+            super().update(draw, norms)
+
+
 def _bandit(*args: Any, kind: type = AtOnce, memory: float = 0.9, bound: float = 1.0, **options: Any):
     """Return a scale-free bandit with the moving average, or the bound, of its feedback changed."""
     bandit = kind(*args, feedback="scale-free", **options)
@@ -210,4 +227,6 @@ covering = _selection("covering", "every second epoch reshuffled", kind=Covering
 half = _selection("half", "the first half of every epoch reshuffled", kind=FixedShare)
 third = _selection("third", "the first third of every epoch reshuffled", kind=ThirdShare)
 squared = _selection("squared", "chosen share 1 − ratio²", kind=SquaredShare)
+alternating = _selection("alternating", "every second batch reshuffled", kind=Alternating)
+unlearned = _selection("unlearned", "reshuffled batches not learned from", kind=Unlearned)
 gradual_adam = replace(DEFAULT, name="sf-gradual-adam", label="stepping with Adam", optimizer=METHODS["adam"].optimizer)

@@ -6,7 +6,7 @@ import torch
 
 from adamcb.lab.datasets import load_dataset
 from adamcb.lab.experiment import Experiment
-from adamcb.lab.methods import Method
+from adamcb.lab.methods import METHODS, Method
 from adamcb.lab.runs import warm_up
 from adamcb.selection import CombinatorialBandit, Selection
 from adamcb.selection._feedback import ScaleFreeFeedback
@@ -80,6 +80,40 @@ def test_every_second_epoch_covers_the_data():
     twin.load_state_dict(saved)
     for ours, theirs in zip(long_and_short(bandit, 20), long_and_short(twin, 20), strict=True):
         assert (ours == theirs).all()
+
+
+@pytest.mark.parametrize(
+    ("variant", "expected"),
+    [
+        (variants.at_once, [True] * 10),
+        (variants.half, [False] * 5 + [True] * 5),
+        (variants.third, [False] * 3 + [True] * 7),
+        (variants.alternating, [False, True] * 5),
+    ],
+)
+def test_which_batches_of_an_epoch_are_chosen(variant, expected):
+    bandit = variant.selection(100, 10, exploration=0.4, generator=torch.Generator().manual_seed(0))
+    long_and_short(bandit, 30)
+    assert [np.ptp(probs) > 0.0 for probs in long_and_short(bandit, 10)] == expected
+
+
+def test_the_squared_ratio_leaves_more_batches_to_be_chosen():
+    chosen = []
+    for variant in (METHODS["adamcb-scale-free"], variants.squared):
+        bandit = variant.selection(100, 10, exploration=0.4, generator=torch.Generator().manual_seed(0))
+        chosen.append(sum(np.ptp(probs) > 0.0 for probs in long_and_short(bandit, 200)))
+    assert 100 < chosen[0] < chosen[1] < 200
+
+
+def test_nothing_is_learned_from_reshuffled_batches_once_choosing_pays():
+    bandit = variants.unlearned.selection(100, 10, exploration=0.4, generator=torch.Generator().manual_seed(0))
+    long_and_short(bandit, 50)
+    learned = []
+    for _ in range(10):
+        before = bandit.weights
+        (probs,) = long_and_short(bandit, 1)
+        learned.append((bool((bandit.weights != before).any()), bool(np.ptp(probs) > 0.0)))
+    assert {(True, True), (False, False)} == set(learned)
 
 
 def test_fading_ends_with_uniform_draws():
