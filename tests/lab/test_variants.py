@@ -107,6 +107,7 @@ def test_the_squared_ratio_leaves_more_batches_to_be_chosen():
 
 def test_nothing_is_learned_from_reshuffled_batches_once_choosing_pays():
     bandit = variants.unlearned.selection(100, 10, exploration=0.4, generator=torch.Generator().manual_seed(0))
+    assert isinstance(bandit, CombinatorialBandit)
     long_and_short(bandit, 50)
     learned = []
     for _ in range(10):
