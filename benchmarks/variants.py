@@ -229,4 +229,3 @@ third = _selection("third", "the first third of every epoch reshuffled", kind=Th
 squared = _selection("squared", "chosen share 1 − ratio²", kind=SquaredShare)
 alternating = _selection("alternating", "every second batch reshuffled", kind=Alternating)
 unlearned = _selection("unlearned", "reshuffled batches not learned from", kind=Unlearned)
-gradual_adam = replace(DEFAULT, name="sf-gradual-adam", label="stepping with Adam", optimizer=METHODS["adam"].optimizer)
