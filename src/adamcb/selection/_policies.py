@@ -83,7 +83,7 @@ class CombinatorialBandit(WeightedSelection):
     @property
     def _draws_by_weight(self) -> bool:
         draws = self.num_samples // self.batch_size
-        return self.batch_size < self.num_samples and self._feedback.pays((self._drawn % draws + 1) / draws)
+        return self.batch_size < self.num_samples and self._feedback.pays((self._drawn + 1) / draws)
 
     def draw(self) -> Draw:
         """Choose K distinct samples. O(K log n); O(n) once an epoch, when the order is redrawn."""
@@ -117,7 +117,10 @@ class CombinatorialBandit(WeightedSelection):
         self._set_weights(weights)
 
     def inclusion_probs(self) -> np.ndarray:
-        """Return float64[n], the probability of every sample to be in the next batch; it sums to K. O(n)."""
+        """Return float64[n], the probability of every sample to be in the next batch; it sums to K. O(n).
+
+        Between two epochs, when people look: to be in one more batch of the epoch that has ended.
+        """
         if not self._draws_by_weight:
             return np.full(self.num_samples, self.batch_size / self.num_samples)
         sizes = (self.num_samples, self.batch_size, self.min_prob)
