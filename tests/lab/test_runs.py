@@ -166,9 +166,11 @@ from adamcb.lab.datasets import load_dataset
 from adamcb.lab.experiment import Experiment
 from adamcb.lab.methods import METHODS
 from adamcb.lab.runs import warm_up
-from adamcb.selection import CombinatorialBandit, _capping, _depround, _feedback, _gate, _tree
+from adamcb.selection import CombinatorialBandit, _capping, _depround, _feedback, _gate, _policies, _tree
 
-kernels = _capping.probs_at, _depround.draw_ordered, _feedback._scale_free_factors, _gate.batch_sums, _tree.multiply
+rooms = _capping, _depround, _feedback, _gate, _policies, _tree
+kernels = {kernel for room in rooms for kernel in vars(room).values() if hasattr(kernel, "signatures")}
+kernels = sorted(kernels, key=lambda kernel: kernel.__name__)
 warm_up(Experiment(model="logistic", batch_size=8), METHODS["adamcb-scale-free"], load_dataset("digits"))
 print([kernel.signatures for kernel in kernels])
 for min_gain in (0.0, 1.0):

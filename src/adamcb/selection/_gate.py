@@ -30,6 +30,19 @@ def batch_sums(probs, norms, drawn_with):
     return chosen, mass, uniform, count
 
 
+@jit
+def _averaged(averages, sums, memory):
+    """Return the moving averages of the four sums, one batch later."""
+    a, b, c, d = averages
+    new = 1.0 - memory
+    return (
+        memory * a + new * sums[0],
+        memory * b + new * sums[1],
+        memory * c + new * sums[2],
+        memory * d + new * sums[3],
+    )
+
+
 class Gate:
     """Compares the second moment of the batch gradient, drawn by the weights, with that of uniform sampling.
 
@@ -49,8 +62,7 @@ class Gate:
 
     def note(self, sums: tuple[float, float, float, float]) -> None:
         """Take note of a batch's sums."""
-        old, new = self.memory, 1.0 - self.memory
-        self._averages = tuple(old * average + new * value for average, value in zip(self._averages, sums, strict=True))
+        self._averages = _averaged(self._averages, sums, self.memory)
 
     def is_open(self, progress: float) -> bool:
         """Whether to draw by the weights the batch with which this share of the epoch, in (0, 1], will be done."""

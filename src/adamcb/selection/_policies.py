@@ -16,7 +16,7 @@ from adamcb.selection._feedback import BanditFeedback, ScaleFreeFeedback
 from adamcb.selection._gate import Gate
 from adamcb.selection._projection import project_to_floor
 from adamcb.selection._random import Uniforms, inverse, new_seed, permutation
-from adamcb.selection._tree import build_tree, total_weight
+from adamcb.selection._tree import build_tree, jit, total_weight
 from adamcb.selection._weighted import WeightedSelection
 
 
@@ -100,9 +100,7 @@ class CombinatorialBandit(WeightedSelection):
 
     def _own_probs(self, draw: Draw, positions: np.ndarray) -> np.ndarray:
         uniform = self.batch_size / self.num_samples
-        # A look at the first probability settles most draws by weight.
-        reshuffled = draw.probs[0] == uniform and self.feedback == "scale-free" and (draw.probs == uniform).all()
-        if not reshuffled or self.batch_size == self.num_samples:
+        if self.feedback != "scale-free" or uniform == 1.0 or not _all_equal(draw.probs, uniform):
             return draw.probs
         sizes = (self.num_samples, self.batch_size, self.min_prob)
         probs_at(self._tree, *sizes, positions, probs := np.empty(self.batch_size))
@@ -264,3 +262,11 @@ def _draw_from_epoch(order: np.ndarray, number: int, draw: Draw) -> None:
     size, count = len(draw.indices), len(order)
     draw.indices[:] = order[number * size : (number + 1) * size]
     draw.probs[:], draw.loss_weights[:] = size / count, 1.0 / size
+
+
+@jit
+def _all_equal(values, value):
+    for each in values:
+        if each != value:
+            return False
+    return True

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -18,8 +17,7 @@ from adamcb.training._ranks import check_same_draws
 _TENSORS = ("norms", "losses", "overflowed")
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """What one step of the optimizers brought. Its tensors are on the CPU, perhaps still being copied there.
 
     Attributes:
@@ -143,9 +141,9 @@ def refuse_nonfinite(what: str, values: np.ndarray, draws: Sequence[Draw], age: 
         draws: The m draws of these samples.
         age: How many steps were made since.
     """
-    if math.isfinite(values.sum()):
+    if math.isfinite(values.dot(values)):
         return
-    bad = np.flatnonzero(~np.isfinite(values))  # none, if only the sum is too large
+    bad = np.flatnonzero(~np.isfinite(values))  # none, if only their squares are too large
     if not len(bad):
         return
     indices = np.concatenate([draw.indices for draw in draws])

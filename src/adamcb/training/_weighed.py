@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,8 +11,7 @@ from torch import Tensor
 from adamcb.selection import Draw
 
 
-@dataclass(frozen=True, slots=True)
-class Weighed:
+class Weighed(NamedTuple):
     """A batch between `weigh` and `update`.
 
     Attributes:
@@ -29,12 +28,12 @@ class Weighed:
 def unweighted(norms: Tensor, weighed: Sequence[Weighed]) -> Tensor:
     """Return the norms of the gradients of the losses, from those of the weighted losses."""
     factors = torch.cat([batch.factors for batch in weighed]) if len(weighed) > 1 else weighed[0].factors
-    if len(norms) != len(factors):
+    if norms.shape != factors.shape:
         raise RuntimeError(
             "`update` must follow one forward and one `backward` of the model for every batch that was weighed, got "
             f"{len(factors)} weighed samples and gradients of {len(norms)}."
         )
-    return norms / factors.to(norms.device)
+    return norms / (factors if factors.device == norms.device else factors.to(norms.device))
 
 
 def unchecked_losses(weighed: Sequence[Weighed]) -> Tensor | None:
