@@ -141,9 +141,9 @@ def refuse_nonfinite(what: str, values: np.ndarray, draws: Sequence[Draw], age: 
         draws: The m draws of these samples.
         age: How many steps were made since.
     """
-    if math.isfinite(values.dot(values)):
+    if math.isfinite(values.sum()):
         return
-    bad = np.flatnonzero(~np.isfinite(values))  # none, if only their squares are too large
+    bad = np.flatnonzero(~np.isfinite(values))  # none, if only the sum is too large
     if not len(bad):
         return
     indices = np.concatenate([draw.indices for draw in draws])
