@@ -48,7 +48,7 @@ class AdamX(Optimizer):
 
     `bias_correction=True` puts m_t / (1 − β₁ᵗ) and v̂_t / (1 − β₂ᵗ) in the last line: Adam's corrections, with the
     constant β₁, and after the maximum, as `torch.optim.Adam(amsgrad=True)` does. With `beta1_decay=1` the two
-    optimizers are then the same. Without it the first steps are about three times as long as Adam's.
+    optimizers are then the same. Without it the first steps are three to six times as long as Adam's.
 
     State has torch's names: `step`, `exp_avg` (m), `exp_avg_sq` (v), `max_exp_avg_sq` (v̂). A checkpoint of Adam or
     AMSGrad loads; settings that it does not know stay as they are here. Adam's has no v̂: it starts at v, the

@@ -59,7 +59,8 @@ class WeightedSelection(BaseSelection):
         """Change the weights of the samples of `draw` by the norms of their gradients. O(K log n).
 
         Args:
-            draw: One of this selection's draws, the last or an earlier one: its own probabilities are used.
+            draw: One of this selection's draws, the last or an earlier one: if the weights drew it, its own
+                probabilities are used.
             norms: K numbers ≥ 0, the norms of the unweighted per-sample gradients in the order of `draw.indices`.
 
         Raises:

@@ -61,7 +61,8 @@ class AdamCB:
 
     The paper's AdamCB, to the letter of its proof, is `selection=CombinatorialBandit(n, K)` with
     `optimizer=AdamX(model.parameters(), lr)`. The default is scale-free feedback, whose weights move within an epoch,
-    and AdamX with bias correction. It is not the best everywhere: `adamcb compare` tells for your model and data.
+    behind a gate (epochs begin reshuffled, and end with chosen batches as far as that pays), and AdamX with bias
+    correction. It is not the best everywhere: `adamcb compare` tells for your model and data.
 
     **Several processes.** Under an initialized process group of W ranks, the same code on every rank trains one model:
 
@@ -159,7 +160,7 @@ class AdamCB:
         return len(self.loader)
 
     def __iter__(self) -> Iterator[SelectedBatch]:
-        """Yield one epoch of chosen batches, or what is left of it after a checkpoint was loaded."""
+        """Yield one epoch of batches, or what is left of it after a checkpoint was loaded."""
         batches = iter(self.loader)
         if not self._resumed:
             self.meter.start_epoch()

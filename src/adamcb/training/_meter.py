@@ -19,8 +19,9 @@ class Meter:
     """Watches draws, norms and seconds. `as_dict` and `str` say how things stand.
 
     - `second_moment`: that of the batch gradient against uniform sampling, Σᵢ‖gᵢ‖²/pᵢ ÷ Σᵢ‖gᵢ‖²·n/K, both estimated
-      without bias from each batch and averaged over about the last 50. Below 1, choosing pays; `variance_reduction` is
-      1 minus it. (Both second moments hold the squared mean gradient; without it their ratio would be further from 1.)
+      without bias from each batch and averaged over about the last 50. Below 1, these batches varied less than uniform
+      ones; reshuffled ones count as 1, so read it at the end of an epoch. `variance_reduction` is 1 minus it.
+      (Both second moments hold the squared mean gradient; without it their ratio would be further from 1.)
     - `effective_sample_size`: (Σ loss_weights)²/Σ loss_weights² of a batch, averaged alike; K when all weigh the same.
     - `coverage`: the share of the dataset seen in this epoch.
     - `largest_weight`: the largest loss weight of this epoch, in units of 1/K, that of uniform sampling.

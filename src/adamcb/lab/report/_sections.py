@@ -103,8 +103,8 @@ def selection(folder: Folder) -> str:
         '<section id="selection"><h2>How the selection behaved</h2>'
         '<div class="legend" role="group" aria-label="Methods shown"></div>'
         '<div id="selection-readings" class="panels"></div><h3 class="after">Probabilities over time</h3>'
-        '<p class="note">How much likelier a sample is to be in the next batch than under uniform sampling, at the end '
-        "of each epoch: quantiles over the training set, mean over seeds. "
+        '<p class="note">How much likelier a sample is to be in a batch than under uniform sampling, at the end of '
+        "each epoch: quantiles over the training set, mean over seeds. "
         f'<span id="selection-uniform"></span></p><ul class="key">{_key()}</ul>'
         '<div id="selection-fans" class="panels"></div></section>'
     )
