@@ -67,18 +67,28 @@ class SlowCombinatorialBandit:
             self.bound = max(self.bound, max(norms))
         p_min = self.k * self.gamma / self.n
         norms, u = np.asarray(norms), np.asarray(drawn_with)
-        probs = self.probs()[0][indices] if self.min_gain and (u == self.k / self.n).all() else u
+        probs = self.probs()[0][indices] if self.feedback == "scale-free" else u
         self.scores.append(float(np.mean((norms / probs) ** 2 * probs / u)))
+        least = self.least()
         parts = (norms**2 / probs / u, probs / u, norms**2 / u, 1 / u)
         self.moments.append(np.array([part.sum() for part in parts]))
         for i, p, g in zip(indices, probs, norms, strict=True):
             if self.feedback == "scale-free":
                 step = float(np.clip(self.rate * ((g / p) ** 2 / self.mean_score() - 1.0), -1.0, 1.0))
-                self.log_w[i] += min(step, 0.0) if p == 1.0 else step
+                self.log_w[i] = max(self.log_w[i] + (min(step, 0.0) if p == 1.0 else step), least)
             elif p < 1.0:
                 loss = p_min**2 / self.bound**2 * (-(g**2) / p**2 + self.bound**2 / p_min**2)
                 estimate = loss if self.feedback == "listing" else loss / p
                 self.log_w[i] -= self.k * self.gamma * estimate / self.n
+
+    def least(self) -> float:
+        """Return the logarithm of the weight that adds a thousandth of p_min to a probability."""
+        probs, capped = self.probs()
+        heaviest = np.argmax(np.where(capped, -np.inf, self.log_w))
+        p_min = self.k * self.gamma / self.n
+        if capped.all() or probs[heaviest] <= p_min:
+            return -np.inf
+        return self.log_w[heaviest] + np.log(1e-3 * p_min / (probs[heaviest] - p_min))
 
     def mean_score(self) -> float:
         ages = np.arange(len(self.scores))[::-1]

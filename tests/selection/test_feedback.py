@@ -7,7 +7,7 @@ from scipy.optimize import minimize
 from adamcb.selection import CombinatorialBandit, ReplacementBandit
 from adamcb.selection._projection import project_to_floor
 from adamcb.selection._tree import build_tree
-from tests.reference.selection import SlowCombinatorialBandit, SlowReplacementBandit, project
+from tests.reference.selection import SlowCombinatorialBandit, SlowReplacementBandit, inclusion_probs, project
 
 
 # n = 4, K = 2, γ = 1/2, equal weights: p = 1/2 and p_min = Kγ/n = 1/4. Norms 1 and 1/2, so L = 1.
@@ -57,26 +57,31 @@ def simulated_norms(rng, difficulty, indices, step):
     return np.where(rng.random(len(indices)) < 0.05, 0.0, norms)
 
 
+@pytest.mark.parametrize("delay", [0, 5])
 @pytest.mark.parametrize("max_norm", [None, 400.0])
 @pytest.mark.parametrize("exploration", [0.05, 0.4])
 @pytest.mark.parametrize(
     ("feedback", "min_gain"), [("bandit", 0.1), ("listing", 0.1), ("scale-free", 0.0), ("scale-free", 0.3)]
 )
-def test_a_thousand_steps_equal_those_of_the_slow_twin(feedback, min_gain, exploration, max_norm, generator):
+def test_a_thousand_steps_equal_those_of_the_slow_twin(feedback, min_gain, exploration, max_norm, delay, generator):
     n, k = 60, 8
     options = {"exploration": exploration, "feedback": feedback, "max_norm": max_norm, "min_gain": min_gain}
     bandit = CombinatorialBandit(n, k, generator=generator, **options)
     slow = SlowCombinatorialBandit(n, k, exploration, feedback, max_norm, min_gain=min_gain)
     rng = np.random.default_rng(0)
     difficulty = rng.gamma(0.3, size=n)
+    waiting = []
     for step in range(1000):
         draw = bandit.draw()
         norms = simulated_norms(rng, difficulty, draw.indices, step)
         probs, capped = slow.draw_probs(step % (n // k))
         assert draw.probs == approx(probs[draw.indices], rel=1e-8)
         assert ((draw.probs == 1.0) == capped[draw.indices]).all()
-        bandit.update(draw, norms)
-        slow.update(draw.indices, draw.probs, norms)
+        waiting.append((draw, norms))
+        if len(waiting) > delay:
+            draw, norms = waiting.pop(0)
+            bandit.update(draw, norms)
+            slow.update(draw.indices, draw.probs, norms)
     weights = bandit.weights
     assert np.log(weights / weights.max()) == approx(slow.log_w - slow.log_w.max(), abs=1e-8)
 
@@ -133,6 +138,44 @@ def test_a_capped_sample_does_not_wind_up_its_weight(generator):
     draw = bandit.draw()
     bandit.update(draw, np.where(draw.indices == 7, 1e6, 1.0))
     assert bandit.weights[7] == 1e4
+
+
+def test_a_sample_that_was_quiet_for_long_is_noticed_again_within_a_few_visits(generator):
+    bandit = CombinatorialBandit(50, 10, feedback="scale-free", generator=generator)
+    quiet = np.arange(50) < 25
+    for epoch in range(212):
+        norms = np.where(quiet, 0.01 if epoch < 200 else 3.0, 1.0)
+        for _ in range(5):
+            draw = bandit.draw()
+            bandit.update(draw, norms[draw.indices])
+    assert bandit.weights[:25].min() > bandit.weights[25:].max()
+
+
+def test_batches_drawn_far_ahead_of_the_feedback_still_lead_to_the_best_probabilities(generator):
+    """A sample is in many of them: all say that its weight is too low, and it must not rise for each."""
+    bandit = CombinatorialBandit(2000, 20, feedback="scale-free", generator=generator)
+    norms = np.random.default_rng(0).lognormal(sigma=1.5, size=2000)
+    waiting, ratios = [], []
+    for step in range(4000):
+        waiting.append(bandit.draw())
+        if len(waiting) > 64:
+            draw = waiting.pop(0)
+            bandit.update(draw, norms[draw.indices])
+        if step >= 3000 and step % 100 == 99:  # the last batch of an epoch
+            ratios.append(np.sum(norms**2 / bandit.inclusion_probs()) / np.sum(norms**2 * 100))
+    best = inclusion_probs(norms, 20, 0.4)[0]
+    assert max(ratios) < 1.02 * np.sum(norms**2 / best) / np.sum(norms**2 * 100)
+
+
+def test_without_exploration_samples_of_no_weight_do_not_spoil_what_is_learned(generator):
+    bandit = CombinatorialBandit(10, 2, feedback="scale-free", exploration=0.0, generator=generator)
+    bandit.weights = [1.0] * 4 + [0.0] * 6
+    for _ in range(20):  # reshuffled, so that they are in the batches all the same
+        draw = bandit.draw()
+        bandit.update(draw, np.where(draw.indices % 2 == 0, 0.0, 1.0))
+    assert (bandit.weights[4:] == 0.0).all()
+    assert (bandit.weights[:4] > 0.0).all()
+    bandit.load_state_dict(bandit.state_dict())
 
 
 def test_scale_free_feedback_does_not_know_the_scale_of_the_norms():

@@ -85,6 +85,27 @@ def test_the_order_is_redrawn_every_epoch(name):
     assert [seeds.count(seed) for seed in dict.fromkeys(seeds)] == [4, 4, 4]
 
 
+@pytest.mark.parametrize("name", ["bandit", "scale-free"])
+@pytest.mark.parametrize("part", ["permutation", "inverse"])
+def test_an_interrupt_between_two_epochs_loses_nothing_that_was_learned(name, part, monkeypatch):
+    bandit = make(name)
+    run(bandit, 14)  # an epoch
+    weights, probs = bandit.weights, bandit.inclusion_probs()
+
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(f"adamcb.selection._policies.{part}", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            bandit.draw()
+    assert (bandit.weights == weights).all()
+    assert bandit.inclusion_probs() == approx(probs, rel=1e-12)
+    restored = make(name)
+    restored.load_state_dict(bandit.state_dict())
+    assert bandit.draw().indices.tolist() == restored.draw().indices.tolist()
+
+
 @pytest.mark.parametrize("name", BANDITS)
 def test_feedback_may_come_late_and_out_of_order(name):
     """A known bound makes each change independent of what came before, so any order gives the same weights."""
@@ -256,12 +277,17 @@ def test_state_of_another_size_or_kind_is_refused_and_changes_nothing(name):
         ({}, "`state` must be a dict with the keys settings, origin, generator"),
         (None, "got NoneType"),
         (broken, r"`state\['generator'\]` must be the state of a torch.Generator"),
+        ({**before, "settings": None}, "`state` must be saved with kind="),
     ]
+    if "drawn" in before:
+        cases.append(({**before, "drawn": 15}, r"`state\['drawn'\]` must be at most 14, got state\['drawn'\]=15"))
     if name in BANDITS:
         cases.append(
             ({**before, "weights": torch.full((100,), float("nan"))}, r"`state\['weights'\]` must hold finite")
         )
+        cases.append(({**before, "weights": torch.zeros(100)}, r"`state\['weights'\]` must hold at least 1 numbers"))
         cases.append(({**before, "feedback": {}}, r"`state\['feedback'\]\['\w+'\]` must be a number"))
+        cases.append(({**before, "feedback": None}, r"`state\['feedback'\]\['\w+'\]` must be a number"))
         cases.append(
             (MAKERS[name](100, 7, exploration=0.5).state_dict(), "saved with exploration=0.4, got exploration=0.5")
         )

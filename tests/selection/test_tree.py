@@ -70,7 +70,7 @@ def test_many_weights_change_at_once_in_any_order_and_with_repeats():
     tree = _tree.build_tree(weights := rng.random(777))
     for _ in range(50):
         positions, factors = rng.integers(777, size=40), rng.uniform(0.5, 2.0, size=40)
-        _tree.multiply(tree, positions, factors)
+        _tree.multiply(tree, positions, factors, _tree.SMALLEST)
         np.multiply.at(weights, positions, factors)
         assert tree.leaves[:777] == approx(weights, rel=1e-13)
         assert_equal(tree, _tree.build_tree(tree.leaves[:777]))
@@ -80,7 +80,7 @@ def test_weights_that_shrink_for_ever_keep_their_ratios():
     tree = _tree.build_tree(weights := np.array([1.0, 2.0, 3.0]))
     everywhere = np.arange(3)
     for _ in range(10_000):
-        _tree.multiply(tree, everywhere, np.full(3, 0.5))
+        _tree.multiply(tree, everywhere, np.full(3, 0.5), _tree.SMALLEST)
     assert (tree.leaves[:3] / tree.leaves[0] == weights).all()
     assert 2.0**-100 <= tree.leaves[:3].max() <= 2.0**100
 
@@ -88,14 +88,14 @@ def test_weights_that_shrink_for_ever_keep_their_ratios():
 def test_weights_that_grow_for_ever_keep_their_ratios():
     tree = _tree.build_tree(np.array([1.0, 2.0, 3.0]))
     for _ in range(10_000):
-        _tree.multiply(tree, np.arange(3), np.full(3, 2.0))
+        _tree.multiply(tree, np.arange(3), np.full(3, 2.0), _tree.SMALLEST)
     assert (tree.leaves[:3] / tree.leaves[0] == [1.0, 2.0, 3.0]).all()
 
 
 def test_a_positive_weight_never_becomes_zero_but_zero_stays():
     tree = _tree.build_tree(np.array([1.0, 1.0, 0.0]))
     for _ in range(2_000):
-        _tree.multiply(tree, np.array([0, 2]), np.array([0.1, 0.1]))
+        _tree.multiply(tree, np.array([0, 2]), np.array([0.1, 0.1]), _tree.SMALLEST)
     assert tree.leaves[0] == _tree.SMALLEST
     assert tree.leaves[2] == 0.0
 

@@ -60,13 +60,14 @@ class BaseSelection:
         if not isinstance(state, dict) or not set(keys) <= set(state):
             got = f"the keys {', '.join(map(str, state))}" if isinstance(state, dict) else type(state).__name__
             raise ValueError(f"`state` must be a dict with the keys {', '.join(keys)}, got {got}.")
+        settings = state["settings"] if isinstance(state["settings"], dict) else {}
         for name, value in self._settings().items():
-            saved = state["settings"].get(name)
+            saved = settings.get(name)
             if saved != value:
                 raise ValueError(f"`state` must be saved with {name}={value!r}, got {name}={saved!r}.")
-        for name in ("origin", "order_seed", "drawn"):
-            if name in state:
-                _checks.integer(f"state['{name}']", state[name], low=0)
+        limits = {"origin": None, "order_seed": None, "drawn": self.num_samples // self.batch_size}
+        for name in limits.keys() & state.keys():
+            _checks.integer(f"state['{name}']", state[name], low=0, high=limits[name])
         try:
             torch.Generator().set_state(state["generator"])
         except (RuntimeError, TypeError) as error:

@@ -36,7 +36,10 @@ def cap(tree, num_samples, batch_size, floor, capped):
 
 @jit
 def probs_at(tree, num_samples, batch_size, floor, positions, probs):
-    """Write the inclusion probabilities of the leaves at `positions` into `probs`; the tree stays as it is."""
+    """Write the inclusion probabilities of the leaves at `positions` into `probs`; the tree stays as it is.
+
+    Returns how fast they rise with the weights: the slope of `cap`.
+    """
     capped = np.empty(batch_size, dtype=np.int64)
     count, slope, base = cap(tree, num_samples, batch_size, floor, capped)
     for j in range(len(positions)):
@@ -44,3 +47,4 @@ def probs_at(tree, num_samples, batch_size, floor, positions, probs):
         probs[j] = min(slope * weight + base, 1.0) if weight >= 0.0 else 1.0
     for position in capped[:count]:
         take_out(tree, position)
+    return slope

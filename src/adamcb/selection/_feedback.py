@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from adamcb import _checks
-from adamcb.selection._gate import Gate, batch_sums
+from adamcb.selection._gate import LEAST_SHARE, Gate, batch_sums
 from adamcb.selection._tree import jit
 
 # Squares of ‖g‖/p stay finite below this.
@@ -123,8 +123,8 @@ def _scale_free_factors(probs, norms, drawn_with, mean, trust, memory, rate):
     factors, scale = np.ones(len(probs)), mean / trust
     if scale > 0.0:
         for j in range(len(probs)):
-            step = rate * ((norms[j] / probs[j]) ** 2 / scale - 1.0)
-            factors[j] = np.exp(min(max(step, -1.0), 1.0 if probs[j] < 1.0 else 0.0))
+            score = (norms[j] / max(probs[j], LEAST_SHARE * drawn_with[j])) ** 2
+            factors[j] = np.exp(min(max(rate * (score / scale - 1.0), -1.0), 1.0 if probs[j] < 1.0 else 0.0))
     return factors, sums, mean, trust
 
 
@@ -159,6 +159,9 @@ class ScaleFreeFeedback(NormBound):
     A capped sample (p = 1) cannot be drawn more often, so its weight does not rise; but it may fall, or a sample once
     capped would stay in every batch for ever.
 
+    p is the probability that the weights give now, whoever drew the sample, and when: many batches drawn ahead would
+    else push the weight of a sample that is in all of them again and again for the same reason.
+
     `gate` tells how far drawing by the weights pays. Weights are learned all the same where it does not: a sample of a
     reshuffled batch, drawn with another probability than p, counts in G as often as p would have drawn it.
     """
@@ -167,7 +170,7 @@ class ScaleFreeFeedback(NormBound):
 
     def __init__(self, rate: float, max_norm: float | None, gate: Gate) -> None:
         super().__init__(max_norm)
-        self.rate, self.gate = _checks.real("rate", rate, low=0.0, low_open=True), gate
+        self.rate, self.gate = rate, gate
         self.mean, self.trust = 0.0, 0.0  # of s; `trust` undoes that the moving average starts at 0
 
     def pays(self, progress: float) -> bool:

@@ -13,6 +13,9 @@ from adamcb.selection._tree import jit
 
 _SUMS = ("chosen", "mass", "uniform", "count")
 
+# Without exploration a probability may be 0. Below this share of that of the draw, it counts as this much.
+LEAST_SHARE = 1e-9
+
 
 @jit
 def batch_sums(probs, norms, drawn_with):
@@ -23,7 +26,7 @@ def batch_sums(probs, norms, drawn_with):
     chosen = mass = uniform = count = 0.0
     for j in range(len(probs)):
         square = norms[j] * norms[j] / drawn_with[j]
-        chosen += square / probs[j]
+        chosen += square / max(probs[j], LEAST_SHARE * drawn_with[j])
         mass += probs[j] / drawn_with[j]
         uniform += square
         count += 1.0 / drawn_with[j]

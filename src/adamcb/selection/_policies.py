@@ -16,8 +16,12 @@ from adamcb.selection._feedback import BanditFeedback, ScaleFreeFeedback
 from adamcb.selection._gate import Gate
 from adamcb.selection._projection import project_to_floor
 from adamcb.selection._random import Uniforms, inverse, new_seed, permutation
-from adamcb.selection._tree import build_tree, jit, total_weight
+from adamcb.selection._tree import SMALLEST, build_tree, total_weight
 from adamcb.selection._weighted import WeightedSelection
+
+# Scale-free feedback: a weight adds at least this share of p_min to the probability. Lower, and a sample that was quiet
+# for many epochs would take as many to be noticed again, while its probability is exploration's alone all the time.
+_LIGHTEST = 1e-3
 
 
 class CombinatorialBandit(WeightedSelection):
@@ -72,8 +76,9 @@ class CombinatorialBandit(WeightedSelection):
         super().__init__(num_samples, batch_size, exploration, generator)
         self.feedback = _checks.one_of("feedback", feedback, ("bandit", "listing", "scale-free"))
         self.min_prob = self.batch_size * self.exploration / self.num_samples
+        rate, gate = _checks.real("rate", rate, low=0.0, low_open=True), Gate(min_gain)
         if feedback == "scale-free":
-            self._feedback = ScaleFreeFeedback(rate, max_norm, Gate(min_gain))
+            self._feedback = ScaleFreeFeedback(rate, max_norm, gate)
         else:
             # Both the rate Kγ/n and p_min = Kγ/n: the same number in two roles.
             self._feedback = BanditFeedback(self.min_prob, self.min_prob, max_norm, listing=feedback == "listing")
@@ -98,21 +103,31 @@ class CombinatorialBandit(WeightedSelection):
         self._drawn += 1
         return draw.frozen()
 
-    def _own_probs(self, draw: Draw, positions: np.ndarray) -> np.ndarray:
-        uniform = self.batch_size / self.num_samples
-        if self.feedback != "scale-free" or uniform == 1.0 or not _all_equal(draw.probs, uniform):
-            return draw.probs
+    def _own_probs(self, draw: Draw, positions: np.ndarray) -> tuple[np.ndarray, float]:
+        if self.feedback != "scale-free" or self.batch_size == self.num_samples:
+            return super()._own_probs(draw, positions)
+        probs, slope = self._probs_by_weight(positions)
+        return probs, max(_LIGHTEST * self.min_prob / slope, SMALLEST) if slope > 0.0 else SMALLEST
+
+    def _probs_by_weight(self, positions: np.ndarray) -> tuple[np.ndarray, float]:
+        """Return the inclusion probabilities by the weights, and how fast they rise with them."""
         sizes = (self.num_samples, self.batch_size, self.min_prob)
-        probs_at(self._tree, *sizes, positions, probs := np.empty(self.batch_size))
-        return probs
+        slope = probs_at(self._tree, *sizes, positions, probs := np.empty(len(positions)))
+        return probs, slope
 
     def _start_epoch(self, seed: int, weights: np.ndarray) -> None:
-        self._order_seed, self._drawn = seed, 0
         self.__dict__.pop("_tree", None)  # so that the old tree and the new one are not in memory side by side
         self._order = self._position_of = None
-        self._order = permutation(self.num_samples, seed)
-        self._position_of = inverse(self._order)
-        self._set_weights(weights)
+        try:
+            self._order = permutation(self.num_samples, seed)
+            self._position_of = inverse(self._order)
+            self._set_weights(weights)
+        except BaseException:  # interrupted, or out of memory: keep what was learned, for the next draw to begin again
+            self._order = self._position_of = None
+            self._set_weights(weights)
+            self._drawn = self.num_samples // self.batch_size
+            raise
+        self._order_seed, self._drawn = seed, 0
 
     def inclusion_probs(self) -> np.ndarray:
         """Return float64[n], the probability of every sample to be in the next batch; it sums to K. O(n).
@@ -121,9 +136,8 @@ class CombinatorialBandit(WeightedSelection):
         """
         if not self._draws_by_weight:
             return np.full(self.num_samples, self.batch_size / self.num_samples)
-        sizes = (self.num_samples, self.batch_size, self.min_prob)
-        probs_at(self._tree, *sizes, self._position_of, probs := np.empty(self.num_samples))
-        return probs
+        everywhere = np.arange(self.num_samples) if self._position_of is None else self._position_of
+        return self._probs_by_weight(everywhere)[0]
 
     def _settings(self) -> dict[str, Any]:
         return {**super()._settings(), "feedback": self.feedback}
@@ -262,11 +276,3 @@ def _draw_from_epoch(order: np.ndarray, number: int, draw: Draw) -> None:
     size, count = len(draw.indices), len(order)
     draw.indices[:] = order[number * size : (number + 1) * size]
     draw.probs[:], draw.loss_weights[:] = size / count, 1.0 / size
-
-
-@jit
-def _all_equal(values, value):
-    for each in values:
-        if each != value:
-            return False
-    return True

@@ -220,12 +220,15 @@ def search(tree, slope, base, targets, positions, rests):
 
 
 @jit
-def multiply(tree, positions, factors):
-    """Multiply the weights at `positions` (int64, repeats allowed) and bring the tree up to date."""
+def multiply(tree, positions, factors, least):
+    """Multiply the weights at `positions` (int64, repeats allowed), and bring the tree up to date.
+
+    Weights of 0 stay 0; others end at or above `least`.
+    """
     for i in range(len(positions)):
         weight = tree.leaves[positions[i]]
         if weight > 0.0:
-            tree.leaves[positions[i]] = max(weight * factors[i], SMALLEST)
+            tree.leaves[positions[i]] = max(weight * factors[i], least)
     refresh(tree, positions)
     if not _LOW <= largest_weight(tree) <= _HIGH:
         rescale(tree)

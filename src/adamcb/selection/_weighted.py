@@ -12,7 +12,7 @@ from adamcb.selection._base import BaseSelection
 from adamcb.selection._draw import Draw
 from adamcb.selection._feedback import Feedback
 from adamcb.selection._random import Uniforms
-from adamcb.selection._tree import Tree, build_tree, gather, in_range, multiply
+from adamcb.selection._tree import SMALLEST, Tree, build_tree, gather, in_range, multiply
 
 
 class WeightedSelection(BaseSelection):
@@ -38,12 +38,15 @@ class WeightedSelection(BaseSelection):
 
     @weights.setter
     def weights(self, weights: Any) -> None:
-        values = _checks.vector("weights", weights, length=self.num_samples)
+        self._set_weights(in_range(self._check_weights("weights", weights)))
+
+    def _check_weights(self, name: str, weights: Any) -> np.ndarray:
+        values = _checks.vector(name, weights, length=self.num_samples)
         needed = self.batch_size if self.exploration == 0.0 else 1
         positive = int(np.count_nonzero(values))
         if positive < needed:
-            raise ValueError(f"`weights` must hold at least {needed} numbers above 0, got {positive} of {len(values)}.")
-        self._set_weights(in_range(values))
+            raise ValueError(f"`{name}` must hold at least {needed} numbers above 0, got {positive} of {len(values)}.")
+        return values
 
     def _set_weights(self, weights: np.ndarray) -> None:
         self._tree = build_tree(weights, self._order)
@@ -59,8 +62,8 @@ class WeightedSelection(BaseSelection):
         """Change the weights of the samples of `draw` by the norms of their gradients. O(K log n).
 
         Args:
-            draw: One of this selection's draws, the last or an earlier one: if the weights drew it, its own
-                probabilities are used.
+            draw: One of this selection's draws, the last or an earlier one. Its own probabilities are used; with
+                scale-free feedback those of now, beside them.
             norms: K numbers ≥ 0, the norms of the unweighted per-sample gradients in the order of `draw.indices`.
 
         Raises:
@@ -70,12 +73,12 @@ class WeightedSelection(BaseSelection):
         values = self._check_feedback(draw, norms)
         self._feedback.check(values)
         positions = self._positions(draw)
-        probs = self._own_probs(draw, positions)
-        multiply(self._tree, positions, self._feedback.factors(probs, values, draw.probs))
+        probs, least = self._own_probs(draw, positions)
+        multiply(self._tree, positions, self._feedback.factors(probs, values, draw.probs), least)
 
-    def _own_probs(self, draw: Draw, positions: np.ndarray) -> np.ndarray:
-        """Return the probabilities that the weights give the samples of a draw."""
-        return draw.probs
+    def _own_probs(self, draw: Draw, positions: np.ndarray) -> tuple[np.ndarray, float]:
+        """Return the probabilities that the weights give the samples of a draw, and the least weight they may have."""
+        return draw.probs, SMALLEST
 
     def _positions(self, draw: Draw) -> np.ndarray:
         return draw.indices if self._position_of is None else self._position_of[draw.indices]
@@ -92,15 +95,16 @@ class WeightedSelection(BaseSelection):
 
     def _check_state(self, state: Any) -> None:
         super()._check_state(state)
-        _checks.vector("state['weights']", state["weights"], length=self.num_samples)
+        self._check_weights("state['weights']", state["weights"])
         numbers = _checks.vector("state['uniforms']", state["uniforms"])
         if len(numbers) % self._uniforms.count:
             rule = f"hold a multiple of {self._uniforms.count} numbers"
             raise ValueError(f"`state['uniforms']` must {rule}, got len(state['uniforms'])={len(numbers)}.")
+        learned = state["feedback"] if isinstance(state["feedback"], dict) else {}
         for name in self._feedback.state_dict():
-            _checks.real(f"state['feedback']['{name}']", state["feedback"].get(name), low=0.0)
+            _checks.real(f"state['feedback']['{name}']", learned.get(name), low=0.0)
 
     def _restore(self, state: dict[str, Any]) -> None:
         self._feedback.load_state_dict(state["feedback"])
-        self._uniforms.rest = state["uniforms"].numpy().copy()
-        self._set_weights(state["weights"].numpy())
+        self._uniforms.rest = _checks.vector("state['uniforms']", state["uniforms"]).copy()
+        self._set_weights(_checks.vector("state['weights']", state["weights"]))
