@@ -76,6 +76,31 @@ def test_update_without_weigh_or_backward_is_an_error(trainer):
         trainer.update()
 
 
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_more_batches_than_said_are_no_step_and_leave_nothing_behind(trainer, accumulate):
+    for _ in range(accumulate):
+        trainer.weigh(losses_of(trainer.model, *take(trainer)), accumulate=accumulate).backward()
+    batch = take(trainer)
+    before = snapshot(trainer)
+    with pytest.raises(RuntimeError, match=rf"every {accumulate} batches .*and {accumulate} were waiting for it"):
+        trainer.weigh(losses_of(trainer.model, *batch), accumulate=accumulate)
+    assert snapshot(trainer) == before
+    assert all(parameter.grad is None for parameter in trainer.model.parameters())
+    train(trainer, 1)
+    assert snapshot(trainer) != before
+
+
+def test_a_norm_above_the_bound_in_one_of_two_accumulated_batches_teaches_nothing_of_either():
+    selection = CombinatorialBandit(100, K, max_norm=1e3, generator=torch.Generator().manual_seed(0))
+    with AdamCB(mlp(), digits(100), K, lr=0.01, selection=selection) as trainer:
+        for factor in (1.0, 1e6):
+            trainer.weigh(factor * losses_of(trainer.model, *take(trainer)), accumulate=2).backward()
+        before = snapshot(trainer)
+        with pytest.raises(ValueError, match="`norms` must be at most max_norm=1000"):
+            trainer.update()
+        assert snapshot(trainer) == before
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_is_refused_by_the_name_of_its_sample_and_changes_nothing(trainer, bad):
     train(trainer, 3)

@@ -62,10 +62,17 @@ class ShardedSelection:
 
     def update(self, draw: Draw, norms: Any) -> None:
         """Learn from the norms of this shard's samples."""
+        self.selection.update(self._own_draw(draw), norms)
+
+    def check(self, draw: Draw, norms: Any) -> None:
+        """Raise what `update` would, if this shard's selection can tell. Nothing is changed."""
+        if check := getattr(self.selection, "check", None):
+            check(self._own_draw(draw), norms)
+
+    def _own_draw(self, draw: Draw) -> Draw:
         if not isinstance(draw, Draw):
             raise TypeError(f"`draw` must be a Draw, got draw of type {type(draw).__name__}.")
-        indices = draw.indices // self.num_shards
-        self.selection.update(Draw(indices, draw.probs, draw.loss_weights, draw.origin), norms)
+        return Draw(draw.indices // self.num_shards, draw.probs, draw.loss_weights, draw.origin)
 
     def inclusion_probs(self) -> np.ndarray:
         """Return float64[n], how often every sample is expected in this shard's next part; it sums to K/W. O(n)."""

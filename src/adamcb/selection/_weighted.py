@@ -70,11 +70,16 @@ class WeightedSelection(BaseSelection):
             ValueError: If `norms` has the wrong length, holds NaN, infinite or negative numbers or one above
                 `max_norm`, or if the draw is another selection's. Nothing is changed then.
         """
-        values = self._check_feedback(draw, norms)
-        self._feedback.check(values)
+        values = self.check(draw, norms)
         positions = self._positions(draw)
         probs, least = self._own_probs(draw, positions)
         multiply(self._tree, positions, self._feedback.factors(probs, values, draw.probs), least)
+
+    def check(self, draw: Draw, norms: Any) -> np.ndarray:
+        """Return `norms` as float64[K], or raise what `update` would. Nothing is changed."""
+        values = self._check_feedback(draw, norms)
+        self._feedback.check(values)
+        return values
 
     def _own_probs(self, draw: Draw, positions: np.ndarray) -> tuple[np.ndarray, float]:
         """Return the probabilities that the weights give the samples of a draw, and the least weight they may have."""

@@ -139,7 +139,8 @@ class AdamCB:
         self.loader = BanditLoader(dataset, self._timed, num_workers=num_workers, seed=seed, **loader_options)
         self.optimizers = optimizers_or_default(optimizer, model, lr)
         delay = (0 if self.device.type == "cpu" else 1) if feedback_delay is None else feedback_delay
-        self._late = LateFeedback(_checks.integer("feedback_delay", delay, low=0), self._learn)
+        check = getattr(self.selection, "check", lambda draw, norms: None)
+        self._late = LateFeedback(_checks.integer("feedback_delay", delay, low=0), self._learn, check)
         measured = None if norms is None or not learns(self.selection) else norms
         self._norms = None if measured is None else PerSampleNorms(unwrapped(model), mode=measured)
         self._gradients_checked = self._ranks.size == 1
@@ -221,8 +222,8 @@ class AdamCB:
             losses: float[K], one loss per sample, in the order of the batch; float[K/W] with W ranks.
             draw: `batch.draw` of the batch that these losses are of, where batches are taken ahead of training. None:
                 the batch that was taken last.
-            accumulate: Over how many batches you add gradients up before `update`: the weights are divided by it, and
-                the sum is the mean of that many unbiased estimates.
+            accumulate: Over how many batches, at most, you add gradients up before `update`: the weights are divided by
+                it, and the sum is the mean of that many unbiased estimates.
 
         Returns:
             A scalar: an unbiased estimate of the mean loss over the dataset, divided by `accumulate`. With several
@@ -230,11 +231,20 @@ class AdamCB:
 
         Raises:
             ValueError, RuntimeError, FloatingPointError: As `step`; gradient norms, and with several ranks losses too,
-                are checked in `update`.
+                are checked in `update`. RuntimeError also if `accumulate` batches wait for `update` already: those are
+                given up then.
         """
         _checks.integer("accumulate", accumulate, low=1)
         draw = self._waiting_draw() if draw is None else draw
         check_losses(losses, len(draw))
+        if len(self._weighed) >= accumulate:
+            waiting = len(self._weighed)
+            self._weighed.clear()
+            self._forget_gradients()
+            raise RuntimeError(
+                f"`update` must follow every {accumulate} batches that are weighed (accumulate={accumulate}), and "
+                f"{waiting} were waiting for it: their sum would be too long a step. They are given up."
+            )
         dtype = torch.float64 if losses.dtype == torch.float64 else torch.float32
         weights = draw.loss_weights * (self._ranks.size / accumulate)  # gradients are averaged over the ranks
         factors = torch.from_numpy(weights).to(losses.device, dtype, non_blocking=True)

@@ -69,10 +69,18 @@ class Report(NamedTuple):
 
 
 class LateFeedback:
-    """A queue between backward and selection that is `delay` steps long."""
+    """A queue between backward and selection that is `delay` steps long.
 
-    def __init__(self, delay: int, apply: Callable[[Draw, np.ndarray], None]) -> None:
-        self.delay, self._apply = delay, apply
+    Args:
+        delay: Its length.
+        apply: Called with a draw and its norms when they are due.
+        check: Raises what `apply` would, and changes nothing.
+    """
+
+    def __init__(
+        self, delay: int, apply: Callable[[Draw, np.ndarray], None], check: Callable[[Draw, np.ndarray], Any]
+    ) -> None:
+        self.delay, self._apply, self._check = delay, apply, check
         self._waiting: deque[Report] = deque()
 
     def send(
@@ -89,8 +97,11 @@ class LateFeedback:
         """
         self._waiting.append(_start_copy(tuple(draws), norms, losses, overflowed, indices))
         while len(self._waiting) > self.delay:
-            report = self._waiting.popleft()
-            for draw, values in report.read(age=len(self._waiting)):
+            parts = self._waiting.popleft().read(age=len(self._waiting))
+            if len(parts) > 1:  # one alone is checked where it is applied
+                for draw, values in parts:
+                    self._check(draw, values)
+            for draw, values in parts:
                 self._apply(draw, values)
 
     def state_dict(self) -> list[dict[str, Any]]:
