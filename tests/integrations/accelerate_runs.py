@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import Any
 
 import torch
 from accelerate import Accelerator, DataLoaderConfiguration
 from accelerate.state import AcceleratorState, GradientState
+from torch import Tensor
 from torch.utils.data import DataLoader
 
 from adamcb.integrations.accelerate import AcceleratedBatches
-from tests.integrations.problem import BATCH_SIZE, EPOCHS, LR, STOP, new_selection, outcome, train_set
+from tests.integrations.problem import BATCH_SIZE, BATCHES, EPOCHS, LR, STOP, new_selection, outcome, train_set
 from tests.training.problem import losses_of, mlp
 
 
@@ -37,26 +39,29 @@ class Run:
             self.accelerator, self.model, train_set(dtype), BATCH_SIZE, selection=new_selection()
         )
 
-    def train(self, folder: str | None = None) -> dict[str, Any]:
-        """Train to the end; save after `STOP` batches if there is a folder."""
-        taken = self.batches.meter.steps
-        for _ in range(self.batches.epoch, EPOCHS):
+    def train(self, folder: str | None = None, until: int = EPOCHS * BATCHES) -> dict[str, Any]:
+        """Train until so many batches are taken, past those that fail; save after `STOP` if there is a folder."""
+        while self.batches.meter.steps < until:
             for x, y in self.batches:
-                with self.accelerator.accumulate(self.model), self.accelerator.autocast():
-                    self.batches.backward(losses_of(self.model, x, y))
-                    self.optimizer.step()
-                    self.scheduler.step()
-                    self.optimizer.zero_grad()
-                taken += 1
-                if taken == STOP and folder is not None:
+                with contextlib.suppress(torch.OutOfMemoryError):
+                    self.train_on(x, y)
+                if self.batches.meter.steps == STOP and folder is not None:
                     self.accelerator.save_state(folder)
-        self.batches.close()
+                if self.batches.meter.steps == until:
+                    break
         return outcome(self.accelerator.unwrap_model(self.model), self.batches.adamcb)
 
+    def train_on(self, x: Tensor, y: Tensor) -> None:
+        with self.accelerator.accumulate(self.model), self.accelerator.autocast():
+            self.batches.backward(losses_of(self.model, x, y))
+            self.optimizer.step()
+            self.scheduler.step()
+            self.optimizer.zero_grad()
 
-def straight_and_resumed(folder: str) -> list[dict[str, Any]]:
+
+def straight_and_resumed(folder: str, **options: Any) -> list[dict[str, Any]]:
     """Train through, saving in the middle of an epoch; train another model anew from there."""
-    straight, later = Run().train(folder), Run(seed=1)
+    straight, later = Run(**options).train(folder), Run(seed=1, **options)
     later.accelerator.load_state(folder)
     return [straight, later.train()]
 
@@ -67,7 +72,11 @@ def in_two_processes(folder: str) -> list[Any]:
     accelerator = new_accelerator()
     optimizer = torch.optim.Adam(mlp().parameters())
     accelerator.prepare(torch.optim.lr_scheduler.StepLR(optimizer, 10))
-    refusals = [refusal_of(accelerator), refusal_of(unaware_accelerator())]
+    refusals = [
+        refusal_of(accelerator),
+        refusal_of(unaware_accelerator()),
+        refusal_of(new_accelerator(), sharded=True),
+    ]
     return [refusals, *[refusal_of_prepared(*setting) for setting in SETTINGS], *results]
 
 
@@ -99,9 +108,9 @@ def refusal_of_prepared(split: bool, dispatch: bool, even: bool, message: str) -
     return "nothing was refused"
 
 
-def refusal_of(accelerator: Accelerator) -> str:
+def refusal_of(accelerator: Accelerator, **options: Any) -> str:
     try:
-        AcceleratedBatches(accelerator, mlp(dtype=torch.float64), train_set(), BATCH_SIZE)
+        AcceleratedBatches(accelerator, mlp(dtype=torch.float64), train_set(), BATCH_SIZE, **options)
     except ValueError as error:
         return str(error)
     return "nothing was refused"

@@ -15,7 +15,17 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from torch import Tensor, nn
 
 from adamcb.integrations.lightning import AdamCBCallback, weigh
-from tests.integrations.problem import BATCH_SIZE, EPOCHS, LR, STOP, new_selection, outcome, train_set
+from tests.integrations.problem import (
+    BATCH_SIZE,
+    BATCHES,
+    EPOCHS,
+    LR,
+    STOP,
+    by_epochs,
+    new_selection,
+    outcome,
+    train_set,
+)
 from tests.training.problem import mlp
 
 for name in ("lightning.pytorch", "lightning.fabric"):
@@ -53,6 +63,47 @@ class TwoParts(Module):
         return self.head(self.body(x))
 
 
+class CutShort(Module):
+    """Ends its first epoch at the fourth batch, in the middle of a step."""
+
+    def on_train_batch_start(self, batch: Any, batch_idx: int) -> int | None:
+        return -1 if self.current_epoch == 0 and batch_idx == 3 else None
+
+
+class Manual(Module):
+    """Steps by itself, at the end of an epoch after fewer batches, and goes on if a backward pass fails."""
+
+    def __init__(self, accumulate: int = 1, steps_anyway: bool = False) -> None:
+        super().__init__()
+        self.automatic_optimization = False
+        self.steps, self.steps_anyway = by_epochs(BATCHES, accumulate), steps_anyway
+
+    def training_step(self, batch: Any, batch_idx: int) -> None:
+        x, y = batch
+        optimizer: Any = self.optimizers()
+        step = next(step for step in self.steps if batch_idx in step)
+        try:
+            self.manual_backward(weigh(self, F.cross_entropy(self(x), y, reduction="none"), accumulate=len(step)))
+        except torch.OutOfMemoryError:
+            if not self.steps_anyway:
+                return
+        if batch_idx == step[-1]:
+            optimizer.step()
+            optimizer.zero_grad()
+
+
+class SaveAfter(L.Callback):
+    """Saves after so many batches, wherever in a step that is."""
+
+    def __init__(self, batches: int, path: Path) -> None:
+        self.batches, self.path = batches, path
+
+    def on_train_batch_end(self, trainer: L.Trainer, *args: Any) -> None:
+        self.batches -= 1
+        if self.batches == 0:
+            trainer.save_checkpoint(self.path)
+
+
 def new_trainer(*callbacks: Any, **options: Any) -> L.Trainer:
     settings = {"max_epochs": EPOCHS, "accelerator": "cpu", "use_distributed_sampler": False, **options}
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
@@ -76,7 +127,8 @@ def fit(
     **options: Any,
 ) -> dict[str, Any]:
     """Train, and return what came of it."""
-    chosen = AdamCBCallback(train_set(dtype), BATCH_SIZE, selection=new_selection(), **(choosing or {}))
+    choosing = {"selection": new_selection(), **(choosing or {})}
+    chosen = AdamCBCallback(train_set(dtype), BATCH_SIZE, **choosing)
     trainer = quietly(new_trainer, chosen, *callbacks, enable_checkpointing=bool(callbacks), **options)
     quietly(trainer.fit, module, chosen.loader if loader is None else loader, ckpt_path=ckpt_path)
     return outcome(module, chosen.adamcb)
@@ -91,10 +143,18 @@ def straight_and_resumed(folder: str, options: dict[str, Any]) -> list[dict[str,
 
 
 def in_two_processes(folder: str) -> list[Any]:
-    """Return what is said to a Trainer that may put a sampler of its own in, and the results of one that may not."""
+    """Return what is said of settings that several processes must not have, and the results without them."""
     options = {"strategy": "ddp", "devices": 2}
+    refusals = [
+        refusal_of(use_distributed_sampler=True, **options),
+        refusal_of(choosing={"sharded": True, "selection": None}, **options),
+    ]
+    return [refusals, *straight_and_resumed(folder, options)]
+
+
+def refusal_of(**options: Any) -> str:
     try:
-        fit(Module(), use_distributed_sampler=True, **options)
+        fit(Module(), **options)
     except ValueError as error:
-        return [str(error), *straight_and_resumed(folder, options)]
-    return ["nothing was refused"]
+        return str(error)
+    return "nothing was refused"

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from adamcb import AdamCB, CombinatorialBandit
 from tests.distributed.launch import PROCESSES, launch
 from tests.training.problem import digits, losses_of, mlp
 
-SAMPLES, BATCH_SIZE, EPOCHS, LR = 200, 16, 2, 0.01  # 12 batches an epoch
+SAMPLES, BATCH_SIZE, EPOCHS, LR = 200, 16, 2, 0.01
+BATCHES = 12  # an epoch
 STOP = 17  # in the middle of the second epoch
 TOLERANCE = 1e-6
 
@@ -43,22 +45,71 @@ def outcome(model: nn.Module, adamcb: AdamCB) -> dict[str, Any]:
 
 
 def own_loop(
-    accumulate: int = 1, dtype: torch.dtype = torch.float64, autocast: torch.dtype | None = None
+    accumulate: int = 1,
+    dtype: torch.dtype = torch.float64,
+    autocast: torch.dtype | None = None,
+    steps: list[list[int]] | None = None,
+    taken: int | None = None,
 ) -> dict[str, Any]:
-    """Train by `AdamCB` alone, in this process; with a GradScaler if `autocast` needs one."""
+    """Train by `AdamCB` alone, in this process; with a GradScaler if `autocast` needs one.
+
+    Each of the `steps` lists its batches, numbered from 0 through all epochs; others are taken and not trained on. The
+    default are steps of `accumulate` batches, and the last one of an epoch of what is left. It ends when so many
+    batches are `taken`, or after two epochs.
+    """
     model = mlp(dtype=dtype)
     optimizer = torch.optim.Adam(model.parameters(), lr=LR)
     scaler = new_scaler() if autocast is torch.float16 else None
     with AdamCB(model, train_set(dtype), BATCH_SIZE, selection=new_selection(), optimizer=optimizer) as trainer:
-        for _ in range(EPOCHS):
-            for i, (x, y) in enumerate(trainer):
-                with torch.autocast("cpu", dtype=autocast, enabled=autocast is not None):
-                    losses = losses_of(model, x, y)
-                loss = trainer.weigh(losses, accumulate=accumulate)
-                (loss if scaler is None else scaler.scale(loss)).backward()
-                if (i + 1) % accumulate == 0:
-                    trainer.update(scaler)
+        steps = by_epochs(BATCHES, accumulate) if steps is None else steps
+        for (x, y), step in in_steps(trainer, steps, taken):
+            with torch.autocast("cpu", dtype=autocast, enabled=autocast is not None):
+                losses = losses_of(model, x, y)
+            loss = trainer.weigh(losses, accumulate=len(step))
+            (loss if scaler is None else scaler.scale(loss)).backward()
+            if step[-1] == trainer.meter.steps - 1:
+                trainer.update(scaler)
         return outcome(model, trainer)
+
+
+def in_steps(trainer: AdamCB, steps: list[list[int]], taken: int | None = None) -> Iterator[tuple[Any, list[int]]]:
+    """Yield the batches of two epochs, or of the first ones `taken`, that are in a step, with it."""
+    step_of = {number: step for step in steps for number in step}
+    for _ in range(EPOCHS):
+        for batch in trainer:
+            if step := step_of.get(trainer.meter.steps - 1):
+                yield batch, step
+            if trainer.meter.steps == taken:
+                return
+
+
+def by_epochs(batches: int, accumulate: int) -> list[list[int]]:
+    """Return the steps of two epochs of so many batches, the last of each with what is left."""
+    return [step for i in range(EPOCHS) for step in chunks(range(i * batches, (i + 1) * batches), accumulate)]
+
+
+def chunks(batches: Iterable[int], size: int) -> list[list[int]]:
+    """Return so many at a time, and the rest."""
+    left = list(batches)
+    return [left[i : i + size] for i in range(0, len(left), size)]
+
+
+class Breaks(torch.autograd.Function):
+    """Passes on what it is given, and does not get through the backward pass."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        raise torch.OutOfMemoryError("as if there were no memory left")
+
+
+def break_backward(layer: nn.Module, calls: Iterable[int]) -> None:
+    """Let the backward passes of these calls of a layer fail, when it has its own gradients and those before do not."""
+    numbers, broken = itertools.count(), set(calls)
+    layer.register_forward_pre_hook(lambda _, inputs: Breaks.apply(*inputs) if next(numbers) in broken else None)
 
 
 def new_scaler() -> torch.amp.GradScaler:

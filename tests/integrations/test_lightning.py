@@ -8,7 +8,18 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader
 
-from tests.integrations.problem import BATCH_SIZE, assert_same, in_ranks, new_scaler, own_loop, train_set
+from tests.integrations.problem import (
+    BATCH_SIZE,
+    BATCHES,
+    assert_same,
+    break_backward,
+    by_epochs,
+    chunks,
+    in_ranks,
+    new_scaler,
+    own_loop,
+    train_set,
+)
 from tests.training.problem import mlp
 
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("lightning") is None, reason="lightning is not installed")
@@ -29,14 +40,63 @@ def test_it_trains_and_resumes_as_adamcb_does(runs, tmp_path):
 
 def test_two_processes_train_and_resume_as_one(runs, tmp_path):
     expected = own_loop()
-    for refusal, *results in in_ranks(2, runs.in_two_processes, str(tmp_path)):
-        assert "`use_distributed_sampler` must be False with several ranks, got use_distributed" in refusal
+    for (sampler, sharded), *results in in_ranks(2, runs.in_two_processes, str(tmp_path)):
+        assert "`use_distributed_sampler` must be False with several ranks, got use_distributed" in sampler
+        assert "`sharded` must be False with several ranks, got sharded=True with 2" in sharded
+        assert "Lightning saves one state, that of rank 0" in sharded
         for result in results:
             assert_same(result, expected)
 
 
 def test_accumulated_gradients_are_those_of_adamcb(runs):
     assert_same(runs.fit(runs.Module(), accumulate_grad_batches=2), own_loop(accumulate=2))
+
+
+def test_the_last_step_of_an_epoch_is_divided_by_the_batches_it_has(runs):
+    assert BATCHES % 5 == 2
+    assert_same(runs.fit(runs.Module(), accumulate_grad_batches=5), own_loop(accumulate=5))
+
+
+def test_the_loss_of_a_batch_does_not_depend_on_the_batches_of_its_step(runs):
+    """It is what is logged. Nothing is trained or learned, so that the batches are the same."""
+    assert losses_logged(runs, accumulate_grad_batches=5) == losses_logged(runs, accumulate_grad_batches=1)
+
+
+def losses_logged(runs, **options):
+    module, losses = runs.Module(), []
+    module.log = lambda name, value, **_: losses.append(value.item())
+    module.configure_optimizers = lambda: torch.optim.SGD(module.parameters(), lr=0.0)
+    runs.fit(module, choosing={"norms": None}, **options)
+    assert len(losses) == 2 * BATCHES
+    return [pytest.approx(loss, rel=1e-12) for loss in losses]
+
+
+def test_a_step_resumed_in_its_middle_is_divided_by_what_is_left_of_it(runs, tmp_path):
+    runs.fit(runs.Module(), runs.SaveAfter(7, path := tmp_path / "middle.ckpt"), accumulate_grad_batches=5)
+    resumed = runs.fit(runs.Module(mlp(dtype=torch.float64, seed=1)), ckpt_path=path, accumulate_grad_batches=5)
+    first, _, *later = by_epochs(BATCHES, 5)
+    assert_same(resumed, own_loop(steps=[first, [7, 8, 9], *later]))
+
+
+def test_an_epoch_that_ends_in_the_middle_of_a_step_leaves_nothing_to_the_next(runs):
+    steps = [[0, 1], *chunks(range(4, 4 + BATCHES), 2)]
+    assert_same(runs.fit(runs.CutShort(), accumulate_grad_batches=2), own_loop(steps=steps, taken=4 + BATCHES))
+
+
+def test_manual_optimization_adds_up_over_batches_as_adamcb_does(runs):
+    assert_same(runs.fit(runs.Manual(accumulate=5)), own_loop(accumulate=5))
+
+
+@pytest.mark.parametrize("steps_anyway", [False, True])
+def test_manual_optimization_goes_on_after_a_backward_pass_that_failed(runs, steps_anyway):
+    module = runs.Manual(steps_anyway=steps_anyway)
+    break_backward(module.net[3], [3])
+    assert_same(runs.fit(module), own_loop(steps=[[i] for i in range(2 * BATCHES) if i != 3]))
+
+
+def test_accumulating_by_hand_in_automatic_optimization_is_refused(runs):
+    with pytest.raises(ValueError, match="`accumulate` must be left to the Trainer .*, got accumulate=2"):
+        runs.weigh(runs.Module(), torch.ones(BATCH_SIZE), accumulate=2)
 
 
 def test_precisions_of_the_trainer_give_what_adamcb_gives(runs):

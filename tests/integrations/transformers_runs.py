@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from transformers import BertConfig, GPT2Config, GPT2LMHeadModel, TrainingArguments
+from torch import Tensor
+from transformers import BertConfig, GPT2Config, GPT2LMHeadModel, TrainerCallback, TrainingArguments
 
 from adamcb import AdamCB
 from adamcb.integrations.transformers import AdamCBTrainer
-from tests.integrations.problem import new_selection, outcome
+from tests.integrations.problem import by_epochs, in_steps, new_selection, outcome
 
 SAMPLES, BATCH_SIZE, LENGTH, EPOCHS, LR = 104, 8, 16, 2, 0.01
 BATCHES, ACCUMULATE = 13, 2  # an epoch: six steps of two batches, and one of one
@@ -67,11 +68,40 @@ def arguments(folder: str, **options: Any) -> TrainingArguments:
     return TrainingArguments(folder, **quiet, **{**settings, **options})
 
 
+class Catching(AdamCBTrainer):
+    """Goes on with the next batch where one fails."""
+
+    def training_step(self, *args: Any, **options: Any) -> Tensor:
+        try:
+            return super().training_step(*args, **options)
+        except torch.OutOfMemoryError:
+            return torch.zeros(())
+
+
+class CutShort(TrainerCallback):
+    """Ends the first epoch after so many batches, in the middle of a step."""
+
+    def __init__(self, batches: int) -> None:
+        self.batches = batches
+
+    def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._count(control)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._count(control)
+
+    def _count(self, control: Any) -> None:
+        self.batches -= 1
+        control.should_epoch_stop = self.batches == 0
+
+
 def fit(folder: str, model: Any, samples: Any = None, resume: str | None = None, **options: Any) -> dict[str, Any]:
     """Train, and return what came of it."""
     choosing = {"selection": new_selection(SAMPLES, BATCH_SIZE), **options.pop("choosing", {})}
     samples = texts() if samples is None else samples
-    trainer = AdamCBTrainer(model=model, args=arguments(folder, **options), train_dataset=samples, **choosing)
+    kind, callbacks = options.pop("kind", AdamCBTrainer), options.pop("callbacks", None)
+    args = arguments(folder, **options)
+    trainer = kind(model=model, args=args, train_dataset=samples, callbacks=callbacks, **choosing)
     trainer.train(resume_from_checkpoint=resume)
     return outcome(model, trainer.adamcb)
 
@@ -84,8 +114,8 @@ def straight_and_resumed(folder: str, dropout: float = 0.0) -> list[dict[str, An
     return [straight, resumed]
 
 
-def own_loop() -> dict[str, Any]:
-    """Train by `AdamCB` alone, on the mean over the tokens of the dataset."""
+def own_loop(steps: list[list[int]] | None = None, taken: int | None = None) -> dict[str, Any]:
+    """Train by `AdamCB` alone, on the mean over the tokens of the dataset; see `own_loop` of the other problem."""
     model, samples = (
         gpt(),
         [{key: sample[key] for key in ("input_ids", "attention_mask", "labels")} for sample in texts()],
@@ -93,15 +123,12 @@ def own_loop() -> dict[str, Any]:
     tokens = sum(int((sample["labels"][1:] != -100).sum()) for sample in samples) / len(samples)
     selection = new_selection(SAMPLES, BATCH_SIZE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.0)
+    steps = by_epochs(BATCHES, ACCUMULATE) if steps is None else steps
     with AdamCB(model, samples, BATCH_SIZE, selection=selection, optimizer=optimizer) as trainer:
-        for _ in range(EPOCHS):
-            for i, batch in enumerate(trainer):
-                logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits[:, :-1]
-                losses = (
-                    F.cross_entropy(logits.transpose(1, 2), batch["labels"][:, 1:], reduction="none").sum(1) / tokens
-                )
-                last = i == BATCHES - 1
-                trainer.weigh(losses, accumulate=1 if last else ACCUMULATE).backward()
-                if last or (i + 1) % ACCUMULATE == 0:
-                    trainer.update()
+        for batch, step in in_steps(trainer, steps, taken):
+            logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits[:, :-1]
+            losses = F.cross_entropy(logits.transpose(1, 2), batch["labels"][:, 1:], reduction="none").sum(1) / tokens
+            trainer.weigh(losses, accumulate=len(step)).backward()
+            if step[-1] == trainer.meter.steps - 1:
+                trainer.update()
         return outcome(model, trainer)

@@ -159,7 +159,8 @@ def test_one_bad_batch_of_two_accumulated_ones_spoils_both(trainer):
     assert snapshot(trainer) == before
 
 
-def test_a_failed_backward_gives_the_batch_up(trainer):
+@pytest.mark.parametrize("in_parts", [False, True])
+def test_a_failed_backward_gives_the_batch_up(trainer, in_parts):
     class Fails(torch.autograd.Function):
         @staticmethod
         def forward(ctx, values):  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -174,8 +175,11 @@ def test_a_failed_backward_gives_the_batch_up(trainer):
             train(twin, 2)
         x, y = take(trainer)
         before = snapshot(trainer)
+        losses = Fails.apply(losses_of(trainer.model, x, y))
         with pytest.raises(ArithmeticError):
-            trainer.step(Fails.apply(losses_of(trainer.model, x, y)))
+            trainer.weigh(losses).backward() if in_parts else trainer.step(losses)
+        if in_parts:
+            trainer.give_up()
         assert snapshot(trainer) == before
         take(other)  # and never trained on
         assert train(trainer, 2) == train(other, 2)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from adamcb.data import SelectedBatch
+from adamcb.integrations._steps import StepBatches
 from adamcb.training import AdamCB
 
 
@@ -17,11 +18,13 @@ class BatchStream:
 
     Attributes:
         trainer: The `AdamCB`.
+        step: Those of its batches that the framework is about to step on.
         taken: How many batches were taken.
     """
 
     def __init__(self, trainer: AdamCB) -> None:
         self.trainer = trainer
+        self.step = StepBatches(trainer)
         self._batches: Iterator[SelectedBatch] | None = None
         self.taken = 0
 

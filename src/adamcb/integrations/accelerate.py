@@ -21,6 +21,8 @@ from torch import Tensor, nn
 from adamcb.data import SelectedBatch
 from adamcb.data._draws import DrawSampler
 from adamcb.integrations._missing import missing
+from adamcb.integrations._sharded import refuse_sharded
+from adamcb.integrations._steps import StepBatches
 from adamcb.selection import Draw
 from adamcb.training import AdamCB, Meter
 
@@ -48,7 +50,8 @@ class AcceleratedBatches:
         model: The model, prepared.
         dataset: A map-style dataset of n samples.
         batch_size: K, of all processes together: a multiple of their number. With gradient accumulation, of one batch.
-        options: What else `AdamCB` takes: `selection`, `norms`, `num_workers`, `seed`, `collate_fn` and so on.
+        options: What else `AdamCB` takes: `selection`, `norms`, `num_workers`, `seed`, `collate_fn` and so on; with
+            several processes not `sharded`, because Accelerate saves the state of the first one alone.
 
     Attributes:
         adamcb: The `AdamCB` that does it.
@@ -60,9 +63,11 @@ class AcceleratedBatches:
         if "optimizer" in options or "lr" in options:
             raise TypeError("`optimizer` and `lr` must be left to your loop, got them in AcceleratedBatches.")
         check_accelerator(accelerator)
+        refuse_sharded(options, accelerator.num_processes, "Accelerate")
         self._accelerator = accelerator
         options = {"device": accelerator.device, **options}
         self.adamcb = AdamCB(model, dataset, batch_size, optimizer="external", **options)
+        self._step = StepBatches(self.adamcb)
         accelerator.register_for_checkpointing(self)
 
     @property
@@ -94,22 +99,34 @@ class AcceleratedBatches:
             the average over them is.
 
         Raises:
-            ValueError, RuntimeError, FloatingPointError: As `AdamCB.step`; before the optimizer has stepped.
+            ValueError, RuntimeError, FloatingPointError: As `AdamCB.step`; before the optimizer has stepped. With any
+                error, also one of memory, the batches of this step and their gradients are given up: a loop that
+                catches it may go on with the next batch.
         """
         batches = self._accelerator.gradient_accumulation_steps  # what `accelerator.backward` divides by
-        loss = self.adamcb.weigh(losses, draw=draw, accumulate=batches) * batches
-        self._accelerator.backward(loss)
-        if self._accelerator.sync_gradients:
-            self.adamcb.update(self._accelerator.scaler)
-        return loss.detach()
+        try:
+            loss = self._step.weigh(losses, self._batches_left(), draw=draw)
+            self._accelerator.backward(loss * batches)
+            if self._accelerator.sync_gradients:
+                self.adamcb.update(self._accelerator.scaler)
+        except BaseException:
+            self._step.give_up()
+            raise
+        return loss.detach() * self._step.number
+
+    def _batches_left(self) -> int:
+        """Return how many batches are added up until the optimizer steps, with the one in training."""
+        batches, begun = self._accelerator.gradient_accumulation_steps, self._accelerator.step
+        return batches - (max(begun, 1) - 1) % batches  # none is begun outside of `accelerator.accumulate`
 
     def state_dict(self) -> dict[str, Any]:
         """Return what choosing batches needs to go on; model and optimizers are the Accelerator's to save."""
         return self.adamcb.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Continue from `state_dict`."""
+        """Continue from `state_dict`. Gradients are in no state: those that are there are given up."""
         self.adamcb.load_state_dict(state_dict)
+        self._step.give_up()
 
     def close(self) -> None:
         """Take it off the model, which is then as it was."""

@@ -86,15 +86,21 @@ class AdamCBMixin(_Trainer):
         # The loss of a batch stands for the dataset by itself; the Trainer divides it by the batches of a step.
         self.model_accepts_loss_kwargs = False
         self._stream: BatchStream | None = None
+        self._begun = 0  # batches of the step in training
         _check_arguments(self)
         self.add_callback(_Learn(self))
 
     @property
     def adamcb(self) -> AdamCB:
         """The `AdamCB` of this training, or of the last."""
+        return self._chosen.trainer
+
+    @property
+    def _chosen(self) -> BatchStream:
+        """Where the batches come from."""
         if self._stream is None:
             raise RuntimeError("Training must have started: `adamcb` is made by `train`.")
-        return self._stream.trainer
+        return self._stream
 
     @property
     def meter(self) -> Meter:
@@ -135,6 +141,15 @@ class AdamCBMixin(_Trainer):
         self._stream = BatchStream(adamcb)
         return _pulling_loader(self._stream, len(dataset), len(adamcb))
 
+    def training_step(self, *args: Any, **options: Any) -> Tensor:
+        """Train on a batch as the Trainer does. If that fails, the batches of this step are given up."""
+        try:
+            return super().training_step(*args, **options)
+        except BaseException:
+            if self._stream is not None:
+                self._stream.step.give_up()
+            raise
+
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
     ) -> Any:
@@ -143,6 +158,8 @@ class AdamCBMixin(_Trainer):
         draw = inputs.pop(DRAW, None)
         if draw is None and self._sample_loss_func is None:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
+        begun = self._begun
+        self._begun += draw is not None
         labels = inputs.pop("labels", None)
         outputs = model(**inputs)
         losses = self._losses(outputs, labels)
@@ -150,7 +167,7 @@ class AdamCBMixin(_Trainer):
             loss = losses.mean()
         else:
             batches = self.current_gradient_accumulation_steps  # what the Trainer divides by
-            loss = self.adamcb.weigh(losses, draw=draw, accumulate=batches) * batches
+            loss = self._chosen.step.weigh(losses, batches - begun, draw=draw) * batches
         return (loss, outputs) if return_outputs else loss
 
     def _losses(self, outputs: Any, labels: Tensor | None) -> Tensor:
@@ -200,9 +217,19 @@ class _Learn(TrainerCallback):
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
 
+    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Give up what is left of an epoch that a callback ended in the middle of a step."""
+        if len(step := self._trainer._chosen.step):
+            step.give_up()
+
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Count the batches of a step from its first one."""
+        self._trainer._begun = 0
+
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Learn from the norms of the gradients that are about to be stepped on."""
-        self._trainer.adamcb.update(self._trainer.accelerator.scaler)
+        if not self._trainer._chosen.step.given_up:  # or there are no gradients either
+            self._trainer.adamcb.update(self._trainer.accelerator.scaler)
 
 
 def _check_arguments(trainer: Any) -> None:

@@ -210,7 +210,7 @@ class AdamCB:
         try:
             loss.backward()
         except BaseException:
-            self._weighed.clear()
+            self.give_up()
             raise
         shared = self._update(None)
         return loss.detach() if shared is None else shared.to(loss.dtype)
@@ -239,8 +239,7 @@ class AdamCB:
         check_losses(losses, len(draw))
         if len(self._weighed) >= accumulate:
             waiting = len(self._weighed)
-            self._weighed.clear()
-            self._forget_gradients()
+            self.give_up()
             raise RuntimeError(
                 f"`update` must follow every {accumulate} batches that are weighed (accumulate={accumulate}), and "
                 f"{waiting} were waiting for it: their sum would be too long a step. They are given up."
@@ -274,6 +273,15 @@ class AdamCB:
             FloatingPointError: As `step`.
         """
         self._update(scaler)
+
+    def give_up(self) -> None:
+        """Forget the batches that were weighed since the last `update`, and their gradients.
+
+        For a loop that goes on after an error between `weigh` and `update`, memory that ran out for instance. `step`
+        does it by itself.
+        """
+        self._weighed.clear()
+        self._forget_gradients()
 
     def _update(self, scaler: torch.amp.GradScaler | None) -> Tensor | None:
         """Step and learn; return the loss of all ranks together where they share a draw."""
