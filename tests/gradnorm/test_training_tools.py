@@ -45,6 +45,98 @@ def test_autocast_gives_float32_norms_and_unchanged_gradients(dtype, tolerance):
     torch.testing.assert_close(taken.double(), expected, rtol=tolerance, atol=0.0)
 
 
+class Tokens(nn.Module):
+    """Dense layers on sequences, one of them used twice, and a parameter in an operation without a rule."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 8)
+        self.mix = nn.Parameter(torch.zeros(8, 8))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = self.second(torch.tanh(self.second(torch.tanh(self.first(inputs)))))
+        return torch.einsum("kti,io->kto", hidden, self.mix)
+
+
+@pytest.mark.parametrize("mode", ["exact", "last-layer"])
+def test_backward_inside_autocast_gives_the_norms_of_one_outside(mode):
+    model = randomize(Tokens())
+    inputs = torch.randn(5, 16, 8, generator=torch.Generator().manual_seed(2))
+    taken = []
+    for inside in (True, False):
+        with PerSampleNorms(model, mode=mode) as norms:
+            with torch.autocast("cpu", torch.bfloat16):
+                losses = wave(model(inputs).float(), torch.arange(5))
+                if inside:
+                    losses.sum().backward()
+                    taken.append(norms.take())
+            if not inside:
+                losses.sum().backward()
+                taken.append(norms.take())
+    assert taken[0].dtype == taken[1].dtype == torch.float32
+    torch.testing.assert_close(taken[0], taken[1], rtol=1e-6, atol=0.0)
+
+
+@pytest.mark.parametrize(("width", "length"), [(8, 3), (24, 2)], ids=["formed", "observed"])
+def test_autocast_around_the_backward_pass_alone(width, length):
+    layer = randomize(nn.Linear(width, width))
+    inputs = torch.randn(5, length, width, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    with PerSampleNorms(layer) as norms:
+        losses = wave(layer(inputs.float()), torch.arange(5))
+        with torch.autocast("cpu", torch.bfloat16):
+            losses.sum().backward()
+            assert torch.is_autocast_enabled("cpu")
+            taken = norms.take()
+    assert taken.dtype == torch.float32
+    torch.testing.assert_close(taken.double(), norms_one_by_one(layer.double(), inputs), rtol=1e-5, atol=0.0)
+
+
+def test_passes_that_wait_are_settled_in_full_precision_by_the_next_one():
+    model = randomize(Tokens())
+    inputs = torch.randn(5, 16, 8, generator=torch.Generator().manual_seed(2))
+    with PerSampleNorms(model) as norms:
+        wave(model(inputs), torch.arange(5)).sum().backward()
+        with torch.autocast("cpu", torch.bfloat16):
+            model(inputs)
+        taken = norms.take()
+    assert taken.dtype == torch.float32
+    expected = norms_one_by_one(model.double(), inputs.double())
+    torch.testing.assert_close(taken.double(), expected, rtol=1e-5, atol=0.0)
+
+
+class Product(torch.autograd.Function):
+    """A function of the user's own that leaves types to autocast, as it may if it runs under autocast alone."""
+
+    @staticmethod
+    def forward(ctx, inputs, weight):
+        ctx.save_for_backward(inputs, weight)
+        return inputs @ weight
+
+    @staticmethod
+    def backward(ctx, *grads):
+        inputs, weight = ctx.saved_tensors
+        return grads[0] @ weight.t(), inputs.flatten(0, -2).t() @ grads[0].flatten(0, -2)
+
+
+class Custom(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(8, 4))
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        return Product.apply(inputs, self.weight)
+
+
+def test_custom_function_finds_autocast_as_it_is():
+    model, inputs = randomize(Custom()), torch.randn(5, 3, 8, generator=torch.Generator().manual_seed(2))
+    with PerSampleNorms(model) as norms, torch.autocast("cpu", torch.bfloat16):
+        wave(model(inputs).float(), torch.arange(5)).sum().backward()
+        taken = norms.take()
+    assert taken.dtype == torch.float32
+    expected = norms_one_by_one(model.double(), inputs.double())
+    torch.testing.assert_close(taken.double(), expected, rtol=0.05, atol=0.0)
+
+
 def test_grad_scaler_is_undone_through_the_weights():
     model, inputs = network(), images(torch.float32)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)

@@ -156,6 +156,26 @@ def test_custom_autograd_function(last):
     check(randomize(model.double()), numbers(5, 4, 3), norms_one_by_one)
 
 
+class Through(torch.autograd.Function):
+    """Returns a view of its input; the weight gets a gradient all the same."""
+
+    @staticmethod
+    def forward(ctx, inputs, weight):
+        ctx.save_for_backward(inputs)
+        return inputs.view_as(inputs)
+
+    @staticmethod
+    def backward(ctx, *grads):
+        return 2.0 * grads[0], (grads[0] * ctx.saved_tensors[0]).sum((0, 1))
+
+
+def test_custom_autograd_function_that_returns_a_view():
+    layer = nn.Linear(3, 3)
+    model = Formula(lambda m, x: Through.apply(layer(x), m.a), a=(3,))
+    model.layer = layer
+    check(randomize(model.double()), numbers(5, 4, 3), norms_one_by_one)
+
+
 def test_batch_norm_in_training_gives_contributions_to_the_batch_gradient():
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Tanh(), nn.Linear(4, 2))
     inputs = numbers(6, 3)
@@ -268,6 +288,73 @@ def test_layers_with_a_convention_of_their_own_know_the_batch_dimension(layer):
     with PerSampleNorms(layer) as norms:
         losses(inputs).sum().backward()
         torch.testing.assert_close(norms.take(), torch.stack(expected), rtol=1e-10, atol=0.0)
+
+
+def _attend(**options) -> nn.Module:
+    return nn.MultiheadAttention(6, 2, **options)
+
+
+def _spread(parameter: Tensor, x: Tensor) -> Tensor:
+    return parameter.expand(-1, len(x), -1).contiguous()
+
+
+LEARNED = {
+    "query": (
+        lambda m, x: m.layer(m.a.expand(len(x), -1, -1), x, x)[0],
+        lambda: _attend(batch_first=True),
+        {"a": (1, 2, 6)},
+    ),
+    "query repeated": (
+        lambda m, x: m.layer(m.a.repeat(len(x), 1, 1), x, x)[0],
+        lambda: _attend(batch_first=True),
+        {"a": (1, 2, 6)},
+    ),
+    "query, time first": (
+        lambda m, x: m.layer(m.a.expand(-1, len(x), -1), x.transpose(0, 1), x.transpose(0, 1))[0].transpose(0, 1),
+        _attend,
+        {"a": (2, 1, 6)},
+    ),
+    "memory": (
+        lambda m, x: m.layer(x, m.a.expand(len(x), -1, -1), m.a.repeat(len(x), 1, 1))[0],
+        lambda: _attend(batch_first=True),
+        {"a": (1, 4, 6)},
+    ),
+    "state of a gru": (
+        lambda m, x: m.layer(x, _spread(m.a, x))[0],
+        lambda: nn.GRU(6, 5, 2, batch_first=True, bidirectional=True),
+        {"a": (4, 1, 5)},
+    ),
+    "state of an rnn": (
+        lambda m, x: m.layer(x.transpose(0, 1), m.a.repeat(1, len(x), 1))[0].transpose(0, 1),
+        lambda: nn.RNN(6, 5),
+        {"a": (1, 1, 5)},
+    ),
+    "states of an lstm": (
+        lambda m, x: m.layer(x, (m.a.repeat(1, len(x), 1), _spread(m.b, x)))[0],
+        lambda: nn.LSTM(6, 5, 2, batch_first=True),
+        {"a": (2, 1, 5), "b": (2, 1, 5)},
+    ),
+    "inputs of a gru": (
+        lambda m, x: m.layer(m.a.expand(len(x), -1, -1), x[:, :1].transpose(0, 1).contiguous())[0],
+        lambda: nn.GRU(4, 6, batch_first=True),
+        {"a": (1, 3, 4)},
+    ),
+}
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 5])
+@pytest.mark.parametrize("name", LEARNED)
+def test_learned_argument_of_a_layer_with_a_convention_of_its_own(name, batch_size):
+    formula, layer, shapes = LEARNED[name]
+    model = Formula(formula, **shapes)
+    model.layer = layer()
+    check(randomize(model.double()), numbers(batch_size, 3, 6), norms_one_by_one)
+
+
+def test_learned_query_without_attention_weights():
+    model = Formula(lambda m, x: m.layer(m.a.expand(len(x), -1, -1), x, x, need_weights=False)[0], a=(1, 2, 6))
+    model.layer = _attend(batch_first=True)
+    check(randomize(model.double()), numbers(5, 3, 6), norms_one_by_one)
 
 
 def test_packed_sequences_are_refused():

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.linalg import vector_norm
 from torch.nn.modules.module import _has_any_global_hook
 
+from adamcb.gradnorm._factors import autocasting
 from adamcb.gradnorm._record import SECOND_BACKWARD, unavailable
 
 # A dense layer: its inputs, None if its matrix is frozen, and whether its bias trains.
@@ -82,7 +83,7 @@ def _is_plain(modules: Sequence[nn.Module | None]) -> bool:
 def _interfered() -> bool:
     """Tell whether something else changes what operations do, or what they save."""
     packed = _INTERNALS._autograd._top_saved_tensors_default_hooks(False) is not None
-    return packed or _INTERNALS._is_any_autocast_enabled() or bool(_has_any_global_hook())
+    return packed or autocasting() or bool(_has_any_global_hook())
 
 
 class ChainPass:

@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import functools
+import gc
 import warnings
-from collections.abc import Callable
+import weakref
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import _get_current_function_mode_stack
 
 from adamcb import _checks
-from adamcb.gradnorm._call import tensors_in
-from adamcb.gradnorm._chain import Chain, ChainPass
-from adamcb.gradnorm._last import LastPass
-from adamcb.gradnorm._mode import Tracer
-from adamcb.gradnorm._record import Pass
+from adamcb.gradnorm._hooks import Watcher, abandon_interrupted, watched_parts
 
 
 class PerSampleNorms:
@@ -29,7 +23,8 @@ class PerSampleNorms:
 
     The samples lie along the first dimension of the model's inputs; inside, they may be moved. Operations with
     parameters outside the model's forward are not seen. In evaluation mode it works the same; under `no_grad` it costs
-    nothing. Copies and pickles of the model do not carry it.
+    nothing. Copies and pickles of the model do not carry it, and the model does not keep it: when nobody else does, it
+    comes off the model.
 
     Args:
         model: The model whose gradients are measured. One engine at a time.
@@ -54,23 +49,16 @@ class PerSampleNorms:
     def __init__(self, model: nn.Module, *, mode: str = "exact") -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"`model` must be a torch.nn.Module, got model of type {type(model).__name__}.")
-        self._exact = _checks.one_of("mode", mode, ("exact", "last-layer")) == "exact"
+        exact = _checks.one_of("mode", mode, ("exact", "last-layer")) == "exact"
+        abandon_interrupted()
         _refuse_second_engine(model)
-        if self._exact:
+        if exact:
             _refuse_unmeasurable(model)
-        self._compiled = hasattr(model, "_orig_mod")
-        _warn_of_compilation(model, self._exact)
-        self._open: list[ChainPass | _Watch | None] = []
-        self._done: list[Pass | ChainPass | LastPass] = []
-        self._passes = 0
-        self._chain = Chain()
-        self._handles = [
-            model.register_forward_hook(
-                _Hook(self._leave if self._exact else self._leave_last), with_kwargs=True, always_call=True
-            )
-        ]
-        if self._exact:
-            self._handles.append(model.register_forward_pre_hook(_Hook(self._enter), with_kwargs=True))
+        _warn_of_compilation(model, exact)
+        self._watcher = Watcher(model, exact=exact)
+        self._done = self._watcher.done
+        self._detach = weakref.finalize(self, self._watcher.retire)
+        self._detach.atexit = False
 
     def __enter__(self) -> PerSampleNorms:
         return self
@@ -80,9 +68,8 @@ class PerSampleNorms:
 
     def close(self) -> None:
         """Take the engine off the model, which is then as it was. May be called twice."""
-        for handle in self._handles:
-            handle.remove()
-        self._done.clear()
+        self.clear()
+        self._detach()
 
     def take(self, loss_weights: Any = None) -> Tensor:
         """Return the norms of the samples that went backward since the last call, in the order of their forward.
@@ -119,78 +106,9 @@ class PerSampleNorms:
         return taken
 
     def clear(self) -> None:
-        """Forget the samples that went backward since the last `take`."""
+        """Forget the samples that went backward since the last `take`, and a forward pass that was interrupted."""
         self._done.clear()
-
-    def _enter(self, model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
-        if torch.compiler.is_compiling():
-            return
-        # An open entry means that the model calls itself.
-        if not torch.is_grad_enabled() or any(self._open):
-            self._open.append(None)
-            return
-        for record in self._done:  # let go of what past passes hold
-            record.settle()
-        if torch._C._len_torch_function_stack():
-            _refuse_outer_engine()
-        self._passes += 1
-        entry = self._chain.enter(model, args, kwargs, self._passes, self._done.append)
-        if entry is None:
-            tracer = Tracer(Pass(self._passes, self._done.append))
-            entry = _Watch(tracer, (args, kwargs), uncompiled=self._compiled)
-        self._open.append(entry)
-
-    def _leave(self, model: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
-        entry = self._open.pop() if self._open and not torch.compiler.is_compiling() else None
-        if isinstance(entry, ChainPass):
-            if isinstance(output, Tensor):
-                entry.watch(output)
-        elif entry is not None:
-            entry.end(output)
-
-    def _leave_last(self, model: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
-        if not torch.is_grad_enabled() or torch.compiler.is_compiling():
-            return
-        self._passes += 1
-        size = next((tensor.size(0) for tensor in tensors_in((args, kwargs) if kwargs else args) if tensor.dim()), 0)
-        LastPass(self._passes, self._done.append, size).watch(tensors_in(output))
-
-
-class _Watch:
-    """A tracer at work, from before the forward pass to its end."""
-
-    def __init__(self, tracer: Tracer, inputs: Any, *, uncompiled: bool) -> None:
-        self._tracer, self._stack = tracer, contextlib.ExitStack()
-        if uncompiled:
-            self._stack.enter_context(torch.compiler.set_stance("force_eager"))
-        tracer.mark_inputs(inputs)
-        self._stack.enter_context(tracer)
-
-    def end(self, output: Any) -> None:
-        """Stop watching; look at what the model returned."""
-        self._stack.close()
-        for tensor in tensors_in(output):
-            self._tracer.notice(tensor)
-
-
-def _refuse_outer_engine() -> None:
-    if any(isinstance(mode, Tracer) for mode in _get_current_function_mode_stack()):
-        raise RuntimeError("The model is part of another model that PerSampleNorms measures; close one of the two.")
-
-
-class _Hook(functools.partial):
-    """A forward hook that stays behind when the model is copied or pickled."""
-
-    def __reduce__(self) -> tuple:
-        return _left_behind, ()
-
-
-def _left_behind() -> Callable[..., None]:
-    return _nothing
-
-
-def _nothing(*args: Any) -> None:
-    """Stand in a copied model for the hooks of an engine that stayed with the original."""
+        self._watcher.abandon()
 
 
 def _weights_like(loss_weights: Any, norms: Tensor) -> Tensor:
@@ -206,13 +124,14 @@ def _weights_like(loss_weights: Any, norms: Tensor) -> Tensor:
 
 
 def _refuse_second_engine(model: nn.Module) -> None:
-    taken = [
-        path or "the model itself"
-        for path, module in model.named_modules()
-        if any(isinstance(hook, _Hook) for hook in module._forward_hooks.values())
-    ]
+    if watched_parts(model):
+        gc.collect()  # a trainer that nobody uses any more waits in a reference cycle, and its engine with it
+    taken = watched_parts(model)
     if taken:
-        raise RuntimeError(f"PerSampleNorms is attached already, to {', '.join(taken)}; close it first.")
+        raise RuntimeError(
+            f"PerSampleNorms is attached already, to {', '.join(taken)}; first call `close()` of it, or of the AdamCB "
+            "that made it."
+        )
 
 
 def _refuse_unmeasurable(model: nn.Module) -> None:

@@ -9,8 +9,9 @@ Letters: K samples, B blocks (groups of a convolution), T positions, a × b the 
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
 import torch
@@ -18,6 +19,9 @@ from torch import Tensor
 
 # Products are cut so that a piece stays in the cache of one core.
 _CHUNK = 1 << 20
+
+autocasting: Callable[[], bool] = torch._C._is_any_autocast_enabled  # type: ignore[attr-defined]
+"""Tell whether autocast is on, on some device."""
 
 
 class Part(Protocol):
@@ -47,6 +51,21 @@ class Formed(Part, Protocol):
 def accurate(tensor: Tensor) -> Tensor:
     """Return `tensor` in float32 or better: squares of half-precision gradients overflow and vanish."""
     return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+
+
+@contextlib.contextmanager
+def without_autocast() -> Iterator[None]:
+    """Let operations keep the precision of what they are given, on every device."""
+    accelerator = torch.accelerator.current_accelerator()
+    devices = {"cpu", "cpu" if accelerator is None else accelerator.type}
+    casting = [device for device in devices if torch.is_autocast_enabled(device)]
+    for device in casting:
+        torch.set_autocast_enabled(device, False)
+    try:
+        yield
+    finally:
+        for device in casting:
+            torch.set_autocast_enabled(device, True)
 
 
 def squares(tensor: Tensor) -> Tensor:

@@ -5,8 +5,11 @@ Nothing is left on modules or parameters: rules hang on the graph of this forwar
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import operator
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -17,9 +20,13 @@ from torch.overrides import TorchFunctionMode
 
 from adamcb.gradnorm import _fallback, _rules
 from adamcb.gradnorm._call import Call, is_parameter, tensors_in
+from adamcb.gradnorm._factors import autocasting, without_autocast
 from adamcb.gradnorm._layout import MOVING, Batch, follow
 from adamcb.gradnorm._opening import OPENINGS
 from adamcb.gradnorm._record import Origin, Pass, Use
+
+Grads = tuple[Tensor | None, ...]
+Pick = Callable[[Grads], Tensor | None]
 
 _EXPANSIONS = {"expand", "expand_as", "broadcast_to", "repeat"}
 _CONVERSIONS = {"to", "type_as"}
@@ -31,11 +38,12 @@ class Tracer(TorchFunctionMode):
 
     Args:
         record: Where the norms go.
+        watcher: Who set the tracer to work.
     """
 
-    def __init__(self, record: Pass) -> None:
+    def __init__(self, record: Pass, watcher: Any = None) -> None:
         super().__init__()
-        self.record = record
+        self.record, self.watcher = record, watcher
         self._marks: dict[int, tuple[weakref.ref, Any]] = {}
         self._noticed: weakref.WeakSet = weakref.WeakSet()
         self._operations = 0
@@ -50,6 +58,11 @@ class Tracer(TorchFunctionMode):
     def mark(self, tensor: Tensor, mark: Any) -> None:
         """Note what is known of a tensor, for as long as it lives."""
         self._marks[id(tensor)] = (weakref.ref(tensor), mark)
+
+    def mark_samples(self, tensor: Tensor, batch: Batch) -> None:
+        """Note where an operation's convention puts the samples; what is made of parameters alone holds none."""
+        if type(self.mark_of(tensor)) is not Origin:
+            self.mark(tensor, batch)
 
     def mark_of(self, tensor: Tensor) -> Any:
         """Return a `Batch`, an `Origin` or None."""
@@ -68,7 +81,7 @@ class Tracer(TorchFunctionMode):
             name = func.__self__.__name__
         elif name in OPENINGS:
             with self:
-                return OPENINGS[name](self.mark, func, *args, **kwargs)
+                return OPENINGS[name](self.mark_samples, func, *args, **kwargs)
         marks, samples, made = {}, False, False
         for tensor in tensors_in((args, kwargs) if kwargs else args):
             mark = self.mark_of(tensor)
@@ -165,7 +178,7 @@ class Tracer(TorchFunctionMode):
             call.out = mark if isinstance(mark, Batch) else call.out
             self.record.count([leaf for _, leaf in places])
             uses = [_fallback.custom_use(call, weakref.ref(node), place, leaf) for place, leaf in places]
-            self._attach(call, uses, out)
+            self._attach(call, uses, out, custom=True)
 
     def _run(self, call: Call, forming: list[Use]) -> Any:
         """Run the operation with the parameters detached whose gradients will be supplied, so that autograd skips them.
@@ -180,7 +193,7 @@ class Tracer(TorchFunctionMode):
         saved = [tensor for use in forming for tensor in use.saved]
         return _Tap.apply(call.func(*args, **kwargs), supply, saved, *(use.tensor for use in forming))
 
-    def _attach(self, call: Call, uses: list[Use], out: Any) -> None:
+    def _attach(self, call: Call, uses: list[Use], out: Any, *, custom: bool = False) -> None:
         if not isinstance(out, Tensor) or call.out.dim < 0:
             shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors_in(out))
             raise NotImplementedError(
@@ -188,18 +201,21 @@ class Tracer(TorchFunctionMode):
                 "does not show which sample its numbers belong to."
             )
         if uses:
+            whole = _whole(call, out) if out._is_view() and not custom else out
+            pick = operator.itemgetter(out.output_nr) if whole is out else _picker(whole, out)
             self._operations += 1
             # Before the node runs, and so after whatever hooks the user puts on the result.
-            node: Any = out.grad_fn
-            node.register_prehook(functools.partial(self._observe, uses, self._operations, out.output_nr))
+            node: Any = whole.grad_fn
+            node.register_prehook(functools.partial(self._observe, uses, self._operations, pick, custom))
 
-    def _observe(self, uses: list[Use], operation: int, place: int, grads: tuple[Tensor | None, ...]) -> None:
-        grad = grads[place]
+    def _observe(self, uses: list[Use], operation: int, pick: Pick, custom: bool, grads: Grads) -> None:
+        grad = pick(grads)
         if grad is None:
             return
         self.record.begin(operation)
-        if torch.is_grad_enabled():  # create_graph=True
-            with torch.no_grad():
+        if torch.is_grad_enabled() or autocasting():  # create_graph=True, or a backward pass inside autocast
+            # The backward of a custom function finds autocast as autograd leaves it.
+            with torch.no_grad(), contextlib.nullcontext() if custom else without_autocast():
                 self.record.observe(uses, grad)
         else:
             self.record.observe(uses, grad)
@@ -207,9 +223,44 @@ class Tracer(TorchFunctionMode):
 
     def _supply(self, uses: list[Use], operation: int, grad: Tensor) -> list[Tensor]:
         self.record.begin(operation)
-        supplied = [self.record.supply(use, grad) for use in uses]
+        with without_autocast() if autocasting() else contextlib.nullcontext():
+            supplied = [self.record.supply(use, grad) for use in uses]
         uses.clear()
         return supplied
+
+
+def _whole(call: Call, out: Tensor) -> Tensor:
+    """Return the tensor whose node stays where it is when an operation in place follows.
+
+    Some operations return a view of what they compute: a dense layer on sequences, `einsum`. After an operation in
+    place autograd makes the node of a view anew, but not the one that its base had.
+    """
+    base: Any = out._base
+    arguments = tensors_in((call.args, call.kwargs))
+    if not any(argument is base or argument._base is base for argument in arguments):
+        # Not for what repeats numbers, which nobody can change in place, nor for complex numbers seen as pairs.
+        return base if out.dtype == base.dtype and out.numel() <= base.numel() else out
+    if any(argument is out for argument in arguments):
+        raise NotImplementedError(
+            f"`{call.name}` joins a parameter in place to a view of another tensor, where its gradient cannot be "
+            "followed. Do it out of place: `y = y + bias` for `y += bias`, `torch.cat` for a part of a tensor."
+        )
+    return out
+
+
+def _picker(base: Tensor, out: Tensor) -> Pick:
+    """Return a function from the gradients that arrive at the node of `base` to the gradient of `out`, its view."""
+    place, shape, strides = base.output_nr, base.shape, base.stride()
+    view = out.shape, out.stride()
+    start = out.storage_offset() - base.storage_offset()
+
+    def pick(grads: Grads) -> Tensor | None:
+        grad = grads[place]
+        if grad is not None and grad.stride() != strides:
+            grad = grad.new_empty_strided(shape, strides).copy_(grad)
+        return None if grad is None else grad.as_strided(*view, grad.storage_offset() + start)
+
+    return pick
 
 
 class _Tap(torch.autograd.Function):

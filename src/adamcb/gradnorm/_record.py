@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from adamcb.gradnorm._factors import Dense, Outer, Part, joint_square_norms
+from adamcb.gradnorm._factors import Dense, Outer, Part, joint_square_norms, without_autocast
 
 SECOND_BACKWARD = "a second backward pass went through the same forward pass; call take() after each forward."
 
@@ -132,17 +132,17 @@ class Pass:
         else:
             self._total = self._total + square_norms.to(self._total.device)
 
-    @torch.no_grad()
     def settle(self) -> None:
         """Add the parameters that were used more than once, and let go of what they held."""
-        for parts in self._pending.values():
-            self.add_squares(joint_square_norms(parts))
-        self._pending.clear()
+        if self._pending:
+            with torch.no_grad(), without_autocast():
+                for parts in self._pending.values():
+                    self.add_squares(joint_square_norms(parts))
+            self._pending.clear()
 
     def norms(self) -> Tensor:
         """Return float[K]; raise what went wrong during the backward pass, which it did not disturb."""
-        if self._pending:
-            self.settle()
+        self.settle()
         if self.error is not None or self._total is None:
             raise unavailable(self.error)
         return self._total.sqrt()
