@@ -145,6 +145,10 @@ class CombinatorialBandit(WeightedSelection):
     def _learned(self) -> dict[str, Any]:
         return {**super()._learned(), "order_seed": self._order_seed, "drawn": self._drawn}
 
+    def _check_state(self, state: Any) -> None:
+        super()._check_state(state)
+        _check_place(self, state)
+
     def _restore(self, state: dict[str, Any]) -> None:
         super()._restore(state)
         self._start_epoch(state["order_seed"], self.weights)
@@ -266,6 +270,10 @@ class UniformSelection(BaseSelection):
     def _learned(self) -> dict[str, Any]:
         return {"order_seed": self._order_seed, "drawn": self._drawn}
 
+    def _check_state(self, state: Any) -> None:
+        super()._check_state(state)
+        _check_place(self, state)
+
     def _restore(self, state: dict[str, Any]) -> None:
         self._start_epoch(state["order_seed"])
         self._drawn = state["drawn"]
@@ -276,3 +284,7 @@ def _draw_from_epoch(order: np.ndarray, number: int, draw: Draw) -> None:
     size, count = len(draw.indices), len(order)
     draw.indices[:] = order[number * size : (number + 1) * size]
     draw.probs[:], draw.loss_weights[:] = size / count, 1.0 / size
+
+
+def _check_place(selection: BaseSelection, state: dict[str, Any]) -> None:
+    _checks.integer("state['drawn']", state["drawn"], low=0, high=selection.num_samples // selection.batch_size)
