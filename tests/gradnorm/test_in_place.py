@@ -119,11 +119,12 @@ def test_create_graph_goes_through_a_view():
     torch.testing.assert_close(taken, norms_one_by_one(model, inputs), rtol=1e-10, atol=0.0)
 
 
-REFUSED = {
-    "part": ("add_", lambda m, x: _changed(x.tanh(), lambda y: y[:, 0].add_(m.b))),
-    "part, assigned": ("add_", lambda m, x: _assigned(x.tanh(), m.b)),
-    "reshaped": ("mul_", lambda m, x: _changed(x.tanh(), lambda y: y.view(len(x), -1, 2, 12).mul_(m.c))),
-    "result of a layer": ("mul_", lambda m, x: dense(m, x).mul_(m.b)),
+JOINED = {
+    "part": lambda m, x: _changed(x.tanh(), lambda y: y[:, 0].add_(m.b)),
+    "part, assigned": lambda m, x: _assigned(x.tanh(), m.b),
+    "reshaped": lambda m, x: _changed(x.tanh(), lambda y: y.view(len(x), -1, 2, 12).mul_(m.c)),
+    "result of a layer": lambda m, x: dense(m, x).mul_(m.b),
+    "twice": lambda m, x: _changed(_changed(dense(m, x), lambda y: y[:, 0].add_(m.b)), lambda y: y[:, -1].mul_(m.b)),
 }
 
 
@@ -132,15 +133,14 @@ def _assigned(tensor: Tensor, bias: Tensor) -> Tensor:
     return tensor
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_parameter_joined_in_place_to_a_view_is_refused_by_name(name):
-    operation, formula = REFUSED[name]
-    model = randomize(Formula(formula, a=(24, 24), b=(24,), c=(2, 1)).double())
-    with PerSampleNorms(model), pytest.raises(NotImplementedError, match=f"`{operation}` .* in place to a view"):
-        model(numbers(5, 2, 24))
+@pytest.mark.parametrize("positions", [1, 2, 7])
+@pytest.mark.parametrize("name", JOINED)
+def test_parameter_may_be_joined_in_place_to_a_view(name, positions):
+    model = randomize(Formula(JOINED[name], a=(24, 24), b=(24,), c=(2, 1)).double())
+    check(model, numbers(5, positions, 24), norms_one_by_one)
 
 
 def test_frozen_parameter_may_be_joined_in_place_to_a_view():
-    model = randomize(Formula(REFUSED["result of a layer"][1], a=(24, 24), b=(24,)).double())
+    model = randomize(Formula(JOINED["result of a layer"], a=(24, 24), b=(24,)).double())
     model.get_parameter("b").requires_grad_(False)
     check(model, numbers(5, 2, 24), norms_one_by_one)

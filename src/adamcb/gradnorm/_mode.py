@@ -237,15 +237,10 @@ def _whole(call: Call, out: Tensor) -> Tensor:
     """
     base: Any = out._base
     arguments = tensors_in((call.args, call.kwargs))
-    if not any(argument is base or argument._base is base for argument in arguments):
-        # Not for what repeats numbers, which nobody can change in place, nor for complex numbers seen as pairs.
-        return base if out.dtype == base.dtype and out.numel() <= base.numel() else out
-    if any(argument is out for argument in arguments):
-        raise NotImplementedError(
-            f"`{call.name}` joins a parameter in place to a view of another tensor, where its gradient cannot be "
-            "followed. Do it out of place: `y = y + bias` for `y += bias`, `torch.cat` for a part of a tensor."
-        )
-    return out
+    in_place = any(argument is out for argument in arguments)
+    new = not any(argument is base or argument._base is base for argument in arguments)
+    # Not for what repeats numbers, which nobody can change in place, nor for complex numbers seen as pairs.
+    return base if (new or in_place) and out.dtype == base.dtype and out.numel() <= base.numel() else out
 
 
 def _picker(base: Tensor, out: Tensor) -> Pick:
