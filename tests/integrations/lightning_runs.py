@@ -129,7 +129,8 @@ def fit(
     """Train, and return what came of it."""
     choosing = {"selection": new_selection(), **(choosing or {})}
     chosen = AdamCBCallback(train_set(dtype), BATCH_SIZE, **choosing)
-    trainer = quietly(new_trainer, chosen, *callbacks, enable_checkpointing=bool(callbacks), **options)
+    saves = any(isinstance(callback, ModelCheckpoint) for callback in callbacks)
+    trainer = quietly(new_trainer, chosen, *callbacks, enable_checkpointing=saves, **options)
     quietly(trainer.fit, module, chosen.loader if loader is None else loader, ckpt_path=ckpt_path)
     return outcome(module, chosen.adamcb)
 
