@@ -32,8 +32,22 @@ class Clipped(ScaleFreeFeedback):
         factors = super().factors(probs, norms, drawn_with)
         if self.mean == 0.0:
             return factors
-        changes = self.rate * ((norms / probs) ** 2 * self.trust / self.mean - 1.0)
+        changes = self.rate * self.change((norms / probs) ** 2 * self.trust / self.mean)
         return np.exp(np.clip(changes, -self.bound, np.where(probs < 1.0, self.bound, 0.0)))
+
+    def change(self, scores: np.ndarray) -> np.ndarray:
+        """Return which way log w goes, and how far, for scores s/G."""
+        return scores - 1.0
+
+
+class Logarithmic(Clipped):
+    """Δ log w = η·log(s/G): weights are geometric moving averages of the norms, and fall as fast as they rise."""
+
+    bound = 3.0
+
+    def change(self, scores: np.ndarray) -> np.ndarray:
+        """Return the logarithms."""
+        return np.log(np.maximum(scores, 1e-30))
 
 
 class Linear(ScaleFreeFeedback):
@@ -56,20 +70,6 @@ class Linear(ScaleFreeFeedback):
             return np.ones(len(probs))
         changes = self.rate * (scores * self.trust / self.mean - 1.0)
         return np.exp(np.clip(changes, -1.0, np.where(probs < 1.0, 1.0, 0.0)))
-
-
-class Logarithmic(ScaleFreeFeedback):
-    """Δ log w = η·log(s/G): weights are geometric moving averages of the norms, and fall as fast as they rise."""
-
-    bound = 3.0
-
-    def factors(self, probs: np.ndarray, norms: np.ndarray, drawn_with: np.ndarray) -> np.ndarray:
-        """Return what the weights are multiplied by, for every sample of the draw."""
-        factors = super().factors(probs, norms, drawn_with)
-        if self.mean == 0.0:
-            return factors
-        scores = np.maximum((norms / probs) ** 2 * self.trust / self.mean, 1e-30)
-        return np.exp(np.clip(self.rate * np.log(scores), -self.bound, np.where(probs < 1.0, self.bound, 0.0)))
 
 
 class AtOnce(CombinatorialBandit):

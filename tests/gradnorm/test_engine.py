@@ -7,11 +7,9 @@ import gc
 import io
 import pickle
 import weakref
-from typing import Any
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.overrides import _get_current_function_mode_stack
 
@@ -258,140 +256,6 @@ def test_failing_forward_leaves_the_engine_usable():
         assert not _get_current_function_mode_stack()
         backward(model)
         torch.testing.assert_close(norms.take(), norms_one_by_one(model, INPUTS), rtol=1e-10, atol=0.0)
-
-
-def watched() -> nn.Sequential:
-    """Return a network whose operations are watched; those of `network` are read off the graph."""
-    return randomize(nn.Sequential(nn.Linear(3, 4), nn.Softsign(), nn.Linear(4, 2)).double())
-
-
-def interrupt(model: nn.Module) -> None:
-    """Break a forward pass off, as Ctrl-C does."""
-
-    def stop(*args: object) -> None:
-        raise KeyboardInterrupt
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(F, "linear", stop)
-        with pytest.raises(KeyboardInterrupt):
-            model(INPUTS)
-
-
-@pytest.mark.parametrize("build", [network, watched])
-def test_clearing_after_an_interrupt_makes_the_engine_usable(build):
-    model = build()
-    expected = norms_one_by_one(model, INPUTS)
-    with PerSampleNorms(model) as norms:
-        interrupt(model)
-        norms.clear()
-        assert not _get_current_function_mode_stack()
-        backward(model)
-        torch.testing.assert_close(norms.take(), expected, rtol=1e-10, atol=0.0)
-
-
-@pytest.mark.parametrize("build", [network, watched])
-def test_closing_after_an_interrupt_makes_way_for_other_engines(build):
-    model = build()
-    with PerSampleNorms(model):
-        interrupt(model)
-    assert not _get_current_function_mode_stack()
-    for other in (model, watched()):
-        with PerSampleNorms(other) as norms:
-            backward(other)
-            taken = norms.take()
-        torch.testing.assert_close(taken, norms_one_by_one(other, INPUTS), rtol=1e-10, atol=0.0)
-
-
-def test_closing_after_an_interrupt_lets_the_model_run_compiled_again():
-    compiled = []
-    model: Any = torch.compile(watched(), backend=lambda graph, inputs: compiled.append(graph) or graph.forward)
-    with pytest.warns(UserWarning, match="runs uncompiled"):
-        norms = PerSampleNorms(model)
-    interrupt(model)
-    norms.close()
-    assert not compiled
-    model(INPUTS)
-    assert compiled
-
-
-@pytest.mark.parametrize("build", [network, watched])
-def test_interrupted_engine_that_nobody_uses_any_more_stands_in_nobodys_way(build):
-    model = build()
-    norms = PerSampleNorms(model)
-    interrupt(model)
-    del norms
-    for other in (watched(), model):
-        with PerSampleNorms(other) as norms:
-            backward(other)
-            taken = norms.take()
-        torch.testing.assert_close(taken, norms_one_by_one(other, INPUTS), rtol=1e-10, atol=0.0)
-    assert not model._forward_hooks
-
-
-def test_pass_that_was_broken_off_is_not_taken_for_a_whole_one():
-    model = watched()
-    model[1].register_forward_hook(lambda *_: norms.clear())
-    with PerSampleNorms(model) as norms:
-        backward(model)
-        with pytest.raises(RuntimeError, match="the forward pass was broken off"):
-            norms.take()
-
-
-MODES = ("exact", "last-layer")
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_engine_goes_when_nobody_uses_it_any_more(mode):
-    model = network()
-    before = pickle.dumps(model)
-    norms = PerSampleNorms(model, mode=mode)
-    output = model(INPUTS)
-    del norms
-    assert pickle.dumps(model) == before
-    assert not model._forward_hooks
-    assert not model._forward_pre_hooks
-    output.sum().backward()  # through the graph that it left
-
-
-@pytest.mark.parametrize("mode", MODES)
-def test_engine_in_a_reference_cycle_makes_way_for_the_next(mode):
-    model = network()
-    gc.disable()
-    try:
-        trainer: list = [PerSampleNorms(model, mode=mode)]
-        trainer.append(trainer)
-        del trainer
-        with PerSampleNorms(model) as norms:
-            backward(model)
-            torch.testing.assert_close(norms.take(), norms_one_by_one(model, INPUTS), rtol=1e-10, atol=0.0)
-    finally:
-        gc.enable()
-
-
-def test_refusal_says_what_to_close():
-    model = network()
-    with PerSampleNorms(model), pytest.raises(RuntimeError, match=r"call `close\(\)` of it, or of the AdamCB that"):
-        PerSampleNorms(model)
-
-
-@pytest.mark.parametrize("build", [network, watched])
-def test_engine_may_go_in_the_middle_of_a_forward_pass(build):
-    model = build()
-    trainer: list = [PerSampleNorms(model)]
-    trainer.append(trainer)
-    plain = F.linear
-
-    def collect(*args: torch.Tensor) -> torch.Tensor:
-        gc.collect()
-        return plain(*args)
-
-    del trainer
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(F, "linear", collect)
-        backward(model)
-    assert not _get_current_function_mode_stack()
-    assert not model._forward_hooks
-    assert not model._forward_pre_hooks
 
 
 class TwoSizes(nn.Module):
