@@ -219,11 +219,11 @@ def test_a_bound_that_is_none_is_refused(options):
 @pytest.mark.parametrize(
     ("norms", "message"),
     [
-        ([1.0] * 6, r"`norms` must be a vector of length 7, got norms of shape \(6,\)"),
-        ([[1.0] * 7], r"`norms` must be a vector of length 7, got norms of shape \(1, 7\)"),
-        ([1.0] * 6 + [float("nan")], r"`norms` must hold finite numbers at or above 0, got norms\[6\]=nan"),
-        ([1.0] * 3 + [float("inf")] + [1.0] * 3, r"got norms\[3\]=inf \(1 such of 7\)"),
-        ([-1.0] * 7, r"got norms\[0\]=-1.0 \(7 such of 7\)"),
+        ([1.0] * 6, r"`scores` must be a vector of length 7, got scores of shape \(6,\)"),
+        ([[1.0] * 7], r"`scores` must be a vector of length 7, got scores of shape \(1, 7\)"),
+        ([1.0] * 6 + [float("nan")], r"`scores` must hold finite numbers at or above 0, got scores\[6\]=nan"),
+        ([1.0] * 3 + [float("inf")] + [1.0] * 3, r"got scores\[3\]=inf \(1 such of 7\)"),
+        ([-1.0] * 7, r"got scores\[0\]=-1.0 \(7 such of 7\)"),
     ],
 )
 def test_bad_norms_are_named_and_change_nothing(name, norms, message):
@@ -242,14 +242,14 @@ def test_a_norm_above_the_given_bound_is_an_error_and_changes_nothing(name):
     draw = bandit.draw()
     bandit.update(draw, np.full(7, 2.0))
     before = bandit.state_dict()
-    with pytest.raises(ValueError, match=r"`norms` must be at most max_norm=2, got norms\[1\]=2.5"):
+    with pytest.raises(ValueError, match=r"`scores` must be at most max_norm=2, got scores\[1\]=2.5"):
         bandit.update(draw, [1, 2.5, 1, 1, 1, 1, 1])
     assert same(before, bandit.state_dict())
 
 
 def test_a_norm_that_cannot_be_squared_is_refused():
     bandit = CombinatorialBandit(10, 2, feedback="scale-free")
-    with pytest.raises(ValueError, match=r"`norms` must be at most max_norm=1e\+140, got norms\[0\]=1e\+200"):
+    with pytest.raises(ValueError, match=r"`scores` must be at most max_norm=1e\+140, got scores\[0\]=1e\+200"):
         bandit.update(bandit.draw(), [1e200, 1.0])
 
 

@@ -4,9 +4,10 @@ NumPy arrays in and out; random numbers from a `torch.Generator`. Nothing here k
 """
 
 from adamcb.selection._depround import depround
-from adamcb.selection._draw import Draw, Selection
+from adamcb.selection._draw import Draw
 from adamcb.selection._policies import CombinatorialBandit, ReplacementBandit, UniformSelection
-from adamcb.selection._sharded import ShardedSelection
+from adamcb.selection._selection import Selection
+from adamcb.selection._sharded import ShardedSelection, shard_size
 
 __all__ = [
     "CombinatorialBandit",
@@ -16,4 +17,5 @@ __all__ = [
     "ShardedSelection",
     "UniformSelection",
     "depround",
+    "shard_size",
 ]

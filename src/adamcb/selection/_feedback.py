@@ -60,9 +60,9 @@ class NormBound:
         """Raise if a norm is no finite number at or above 0, or breaks the bound: its loss would be negative."""
         limit = _LARGEST_NORM if self.given is None else self.given
         if not _largest(norms) <= limit:
-            _checks.vector("norms", norms)
+            _checks.vector("scores", norms)
             worst = int(norms.argmax())
-            raise ValueError(f"`norms` must be at most max_norm={limit:g}, got norms[{worst}]={norms[worst]}.")
+            raise ValueError(f"`scores` must be at most max_norm={limit:g}, got scores[{worst}]={norms[worst]}.")
 
     def observe(self, norms: np.ndarray) -> float:
         """Take note of `norms` and return L."""

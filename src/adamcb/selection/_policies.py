@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from adamcb import _checks
-from adamcb.selection._base import BaseSelection
 from adamcb.selection._capping import probs_at
 from adamcb.selection._depround import draw_ordered, draw_with_replacement
 from adamcb.selection._draw import Draw, empty_draw
@@ -16,6 +15,7 @@ from adamcb.selection._feedback import BanditFeedback, ScaleFreeFeedback
 from adamcb.selection._gate import Gate
 from adamcb.selection._projection import project_to_floor
 from adamcb.selection._random import Uniforms, inverse, new_seed, permutation
+from adamcb.selection._selection import Selection
 from adamcb.selection._tree import SMALLEST, build_tree, total_weight
 from adamcb.selection._weighted import WeightedSelection
 
@@ -53,13 +53,11 @@ class CombinatorialBandit(WeightedSelection):
         >>> draw = bandit.draw()
         >>> len(set(draw.indices)), draw.probs
         (4, array([0.004, 0.004, 0.004, 0.004]))
-        >>> bandit.update(draw, norms=[0.1, 2.0, 0.3, 0.1])
+        >>> bandit.update(draw, scores=[0.1, 2.0, 0.3, 0.1])
         >>> heaviest, lightest = bandit.weights[draw.indices[[1, 0]]]
         >>> bool(lightest < heaviest < 1.0)
         True
     """
-
-    _learned_keys = (*WeightedSelection._learned_keys, "order_seed", "drawn")
 
     def __init__(
         self,
@@ -207,8 +205,8 @@ class ReplacementBandit(WeightedSelection):
             return 1.0 / total_weight(self._tree), 0.0
         return (1.0 - self.exploration) / total_weight(self._tree), self.min_prob
 
-    def update(self, draw: Draw, norms: Any) -> None:  # noqa: D102
-        super().update(draw, norms)
+    def update(self, draw: Draw, scores: Any) -> None:  # noqa: D102
+        super().update(draw, scores)
         if self.form == "original":
             project_to_floor(self._tree, np.unique(draw.indices), self.min_prob)
 
@@ -223,7 +221,7 @@ class ReplacementBandit(WeightedSelection):
         return {**super()._settings(), "form": self.form, "bandit_lr": self.bandit_lr}
 
 
-class UniformSelection(BaseSelection):
+class UniformSelection(Selection):
     """Reshuffled epochs: every sample once an epoch, in random order, cut into floor(n/K) batches of K.
 
     What is left of an epoch (n mod K samples) is dropped, so every batch has K samples and pᵢ = K/n.
@@ -240,10 +238,10 @@ class UniformSelection(BaseSelection):
         8
     """
 
-    _learned_keys = ("order_seed", "drawn")
+    learns = False
 
     def __init__(self, num_samples: int, batch_size: int, *, generator: torch.Generator | None = None) -> None:
-        super().__init__(num_samples, batch_size, generator)
+        super().__init__(num_samples, batch_size, generator=generator)
         self._start_epoch(new_seed(self.generator))
 
     def _start_epoch(self, seed: int) -> None:
@@ -258,10 +256,6 @@ class UniformSelection(BaseSelection):
         draw = empty_draw(self.batch_size, self._origin)
         _draw_from_epoch(self._order, self._drawn - 1, draw)
         return draw.frozen()
-
-    def update(self, draw: Draw, norms: Any) -> None:
-        """Check `draw` and `norms` as every selection does; there is nothing to learn."""
-        _checks.vector("norms", self._check_feedback(draw, norms))
 
     def inclusion_probs(self) -> np.ndarray:
         """Return float64[n], K/n for every sample, whatever was drawn before in this epoch."""
@@ -286,5 +280,6 @@ def _draw_from_epoch(order: np.ndarray, number: int, draw: Draw) -> None:
     draw.probs[:], draw.loss_weights[:] = size / count, 1.0 / size
 
 
-def _check_place(selection: BaseSelection, state: dict[str, Any]) -> None:
-    _checks.integer("state['drawn']", state["drawn"], low=0, high=selection.num_samples // selection.batch_size)
+def _check_place(selection: Selection, state: dict[str, Any]) -> None:
+    _checks.integer("state['order_seed']", state["order_seed"], low=0)
+    _checks.integer("state['drawn']", state["drawn"], low=0, high=selection.draws_per_epoch)

@@ -8,17 +8,16 @@ import numpy as np
 import torch
 
 from adamcb import _checks
-from adamcb.selection._base import BaseSelection
 from adamcb.selection._draw import Draw
 from adamcb.selection._feedback import Feedback
 from adamcb.selection._random import Uniforms
+from adamcb.selection._selection import Selection
 from adamcb.selection._tree import SMALLEST, Tree, build_tree, gather, in_range, multiply
 
 
-class WeightedSelection(BaseSelection):
+class WeightedSelection(Selection):
     """A selection whose probabilities come from one weight per sample, which stand in the tree in some order."""
 
-    _learned_keys = ("weights", "feedback", "uniforms")
     _feedback: Feedback
     _tree: Tree
     _uniforms: Uniforms
@@ -28,7 +27,7 @@ class WeightedSelection(BaseSelection):
     def __init__(
         self, num_samples: int, batch_size: int, exploration: float, generator: torch.Generator | None
     ) -> None:
-        super().__init__(num_samples, batch_size, generator)
+        super().__init__(num_samples, batch_size, generator=generator)
         self.exploration = _checks.real("exploration", exploration, low=0.0, high=1.0)
 
     @property
@@ -58,7 +57,7 @@ class WeightedSelection(BaseSelection):
         gather(values, self._position_of, result := np.empty(len(values)))
         return result
 
-    def update(self, draw: Draw, norms: Any) -> None:
+    def update(self, draw: Draw, scores: Any) -> None:
         """Change the weights of the samples of `draw` by the norms of their gradients. O(K log n).
 
         Args:
@@ -70,14 +69,14 @@ class WeightedSelection(BaseSelection):
             ValueError: If `norms` has the wrong length, holds NaN, infinite or negative numbers or one above
                 `max_norm`, or if the draw is another selection's. Nothing is changed then.
         """
-        values = self.check(draw, norms)
+        values = self.check(draw, scores)
         positions = self._positions(draw)
         probs, least = self._own_probs(draw, positions)
         multiply(self._tree, positions, self._feedback.factors(probs, values, draw.probs), least)
 
-    def check(self, draw: Draw, norms: Any) -> np.ndarray:
-        """Return `norms` as float64[K], or raise what `update` would. Nothing is changed."""
-        values = self._check_feedback(draw, norms)
+    def check(self, draw: Draw, scores: Any) -> np.ndarray:
+        """Return `scores` as float64[k], or raise what `update` would raise. Changes nothing."""
+        values = super().check(draw, scores)
         self._feedback.check(values)
         return values
 
