@@ -29,8 +29,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from adamcb import AdamCB, CombinatorialBandit
 from adamcb.data import part_of
-from adamcb.lab import models
-from adamcb.lab.datasets import load_dataset
+from adamcb.lab.tasks import models
+from adamcb.lab.tasks.datasets import load_dataset
 from adamcb.training._ranks import Ranks, gather
 from benchmarks.timing import duration, markdown
 

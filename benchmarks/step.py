@@ -21,8 +21,8 @@ import torch.nn.functional as F
 from torch.utils.data import DataLoader
 
 from adamcb import AdamCB, AdamX, CombinatorialBandit, UniformSelection, depround
-from adamcb.lab import models
-from adamcb.lab.datasets import ImageData, load_dataset
+from adamcb.lab.tasks import models
+from adamcb.lab.tasks.datasets import ImageData, load_dataset
 from adamcb.training import Meter
 from adamcb.training._meter import ROOMS
 from benchmarks.timing import duration, interleaved, markdown

@@ -15,7 +15,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from adamcb.integrations.accelerate import AcceleratedBatches
-from adamcb.lab.datasets import load_dataset
+from adamcb.lab.tasks.datasets import load_dataset
 
 
 def train(accelerator, model, optimizer, scheduler, batches):
