@@ -29,7 +29,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from adamcb import AdamCB, CombinatorialBandit
 from adamcb.data import part_of
-from adamcb.lab.tasks import load_dataset, models
+from adamcb.lab.tasks import models
+from adamcb.lab.tasks.datasets import load_dataset
 from adamcb.training import Ranks, gather_scores
 from benchmarks.timing import duration, markdown
 

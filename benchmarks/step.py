@@ -21,7 +21,8 @@ import torch.nn.functional as F
 from torch.utils.data import DataLoader
 
 from adamcb import AdamCB, AdaptiveLoader, CombinatorialBandit, UniformSelection, depround, paper
-from adamcb.lab.tasks import ImageData, load_dataset, models
+from adamcb.lab.tasks import models
+from adamcb.lab.tasks.datasets import ImageData, load_dataset
 from adamcb.training import PHASES, Meter
 from benchmarks.timing import duration, interleaved, markdown
 

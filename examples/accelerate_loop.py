@@ -12,7 +12,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 import adamcb
-from adamcb.lab.tasks import load_dataset
+from adamcb.lab.tasks.datasets import load_dataset
 
 
 def accuracy(accelerator, model, loader):

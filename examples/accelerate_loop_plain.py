@@ -11,7 +11,7 @@ from accelerate import Accelerator, DataLoaderConfiguration
 from torch import nn
 from torch.utils.data import DataLoader
 
-from adamcb.lab.tasks import load_dataset
+from adamcb.lab.tasks.datasets import load_dataset
 
 
 def accuracy(accelerator, model, loader):

@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import adamcb
-from adamcb.lab.tasks import load_dataset
+from adamcb.lab.tasks.datasets import load_dataset
 
 
 class Loggers:

@@ -11,7 +11,7 @@ from torch import nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import adamcb
-from adamcb.lab.tasks import load_dataset
+from adamcb.lab.tasks.datasets import load_dataset
 
 
 def network():

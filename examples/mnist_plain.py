@@ -8,7 +8,7 @@ from torch import nn
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader
 
-from adamcb.lab.tasks import load_dataset
+from adamcb.lab.tasks.datasets import load_dataset
 
 
 class Net(nn.Module):
