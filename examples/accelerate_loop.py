@@ -1,6 +1,6 @@
 """A loop written with Accelerate, in one process, or in two: `torchrun --nproc-per-node 2 …`.
 
-Chosen batches by two changed lines, marked `# adamcb`: `diff examples/accelerate_loop_plain.py examples/accelerate_loop.py`.
+Chosen batches by two changed lines, marked `# adamcb`. `diff` with accelerate_loop_plain.py shows them.
 """
 
 import argparse

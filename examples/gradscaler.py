@@ -1,6 +1,6 @@
 """Mixed precision with a GradScaler, clipping, a cosine schedule and an average of the weights.
 
-Chosen batches by two changed lines, marked `# adamcb`: `diff examples/gradscaler_plain.py examples/gradscaler.py`.
+Chosen batches by two changed lines, marked `# adamcb`. `diff` with gradscaler_plain.py shows them.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """The training loop of nanoGPT on a text: accumulation, clipping, warmup and cosine, autocast and a GradScaler.
 
-Chosen batches by two changed lines, marked `# adamcb`: `diff examples/nanogpt_plain.py examples/nanogpt.py`.
+Chosen batches by two changed lines, marked `# adamcb`. `diff` with nanogpt_plain.py shows them.
 """
 
 import argparse

@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from adamcb import AdamCB, CombinatorialBandit
-from adamcb.data import whole_of
 from adamcb._seeds import derived_seed
+from adamcb.data import whole_of
 from adamcb.training._ranks import Ranks, unwrapped
 from tests.training.problem import cnn, digits, eager, losses_of, mlp
 

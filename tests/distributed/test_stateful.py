@@ -40,9 +40,7 @@ class Counting(Dataset):
 
 
 def make(num_workers, seed=0, **options):
-    bandit = CombinatorialBandit(
-        N, K, gate=None, generator=torch.Generator().manual_seed(seed)
-    )
+    bandit = CombinatorialBandit(N, K, gate=None, generator=torch.Generator().manual_seed(seed))
     return bandit, BanditLoader(Counting(), bandit, num_workers=num_workers, stateful=True, **options)
 
 
