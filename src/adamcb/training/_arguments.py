@@ -114,7 +114,7 @@ def _check_selection(selection: Any, min_batch_size: int | None) -> None:
 
 def _default(num_samples: int, batch_size: int, min_batch_size: int | None, seed: int) -> Selection:
     generator = torch.Generator().manual_seed(seed)
-    return CombinatorialBandit(num_samples, batch_size, min_batch_size=min_batch_size, generator=generator)
+    return CombinatorialBandit(num_samples, batch_size, generator=generator)
 
 
 def _length(dataset: Any) -> int:
