@@ -1,0 +1,175 @@
+"""How scores change weights: each rule gives a factor for the weight of every sample in a draw.
+
+Letters: p a sample's probability, ‖g‖ its score (by default the norm of its unweighted gradient), L a bound on the
+scores, p_min the smallest probability possible, γ exploration, n the number of samples, K the batch size.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from adamcb import _checks
+from adamcb.selection._gate import LEAST_SHARE
+from adamcb.selection._selection import largest
+from adamcb.selection._tree import jit
+
+# Squares of ‖g‖/p stay finite below this.
+_LARGEST_SCORE = 1e140
+
+
+class Visit(NamedTuple):
+    """What a feedback rule is told about the k samples of a draw.
+
+    Attributes:
+        scores: float64[k], ‖g‖.
+        probs: float64[k], the probabilities that the weights give these samples now.
+        draw_probs: float64[k], the probabilities with which they were drawn. They differ from `probs` if the batch was
+            drawn from a reshuffled epoch, or if weights have changed since.
+        min_prob: p_min.
+        max_prob: A sample whose probability has reached this cannot be drawn more often, whatever its weight is.
+    """
+
+    scores: np.ndarray
+    probs: np.ndarray
+    draw_probs: np.ndarray
+    min_prob: float
+    max_prob: float = 1.0
+
+
+class Feedback:
+    """A rule for how scores change weights. A rule of your own is a subclass that implements `factors`.
+
+    A rule is an immutable value: the bandit keeps what the rule has learned, so several bandits may share one object.
+    It has no say in what is drawn; the bandit's gate decides that.
+
+    Attributes:
+        min_share: No weight falls so far that it adds less than this share of `min_prob` to its sample's probability.
+            Otherwise a sample that was quiet for many epochs would need as many to be noticed again, although its
+            probability comes from exploration alone all that time.
+
+    Example:
+        >>> class Double(Feedback):
+        ...     def factors(self, visit, state):
+        ...         return np.where(visit.scores > 1.0, 2.0, 0.5), state
+        >>> from adamcb.selection import QueueBandit
+        >>> bandit = QueueBandit(10, 2, feedback=Double())
+        >>> draw = bandit.draw()
+        >>> bandit.update(draw, [0.3, 3.0])
+        >>> bandit.weights[draw.indices]
+        array([0.5, 2. ])
+    """
+
+    min_share: float = 1e-3
+
+    def start(self) -> dict[str, float]:
+        """Return what the rule knows before the first draw: numbers by name. The bandit keeps and saves them."""
+        return {}
+
+    def check(self, scores: np.ndarray) -> None:
+        """Raise if the rule cannot use `scores` (float64[k], finite, at or above 0). Changes nothing."""
+        refuse_above(_LARGEST_SCORE, f"{_LARGEST_SCORE:g}", scores)
+
+    def factors(self, visit: Visit, state: dict[str, float]) -> tuple[np.ndarray, dict[str, float]]:
+        """Return what each weight is multiplied by, float64[k], and what the rule knows afterwards.
+
+        `state` is what `start` or the last call of `factors` returned. It must not be changed in place.
+        """
+        raise NotImplementedError(f"{type(self).__name__} must implement `factors`.")
+
+    def settings(self) -> dict[str, Any]:
+        """Return the arguments of the rule: what `repr` shows, and what a saved state must agree with."""
+        return dict(vars(self))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.settings().items())})"
+
+
+def refuse_above(limit: float, wording: str, scores: np.ndarray) -> None:
+    """Raise if a score is above `limit`, which the message words."""
+    if largest(scores) > limit:
+        worst = int(scores.argmax())
+        raise ValueError(f"`scores` must be at most {wording}, got scores[{worst}]={scores[worst]}.")
+
+
+@dataclass(frozen=True, repr=False)
+class ScaleFree(Feedback):
+    """Δ log w = clip(η·(s/G − 1), −b, b), where s = (‖g‖/p)² and G is a moving average of the batch mean of s.
+
+    Like the paper's bandit it descends on the variance Σ‖g‖²/p and rests where probabilities are proportional to norms:
+    there s = G for every sample. Its scale is what was seen lately, not the worst case L²/p_min².
+
+    A capped sample (p = 1) cannot be drawn more often, so its weight does not rise. It may fall; otherwise a sample
+    once capped would stay in every batch for ever.
+
+    p is the probability that the weights give the sample now, not that of the draw. If batches are drawn far ahead of
+    the feedback, a sample with too low a weight is in many of them, and each would raise the weight again for the same
+    reason.
+
+    A batch that was not drawn by these probabilities (from a reshuffled epoch, or before weights changed) is learned
+    from as well: in G each of its samples counts as often as p would have drawn it.
+
+    Args:
+        rate: η, above 0.
+        bound: b, above 0: the largest change of log w.
+        memory: The weight of the past in G, in [0, 1): 0.9 averages over about 10 batches.
+    """
+
+    rate: float = 0.3
+    bound: float = 1.0
+    memory: float = 0.9
+
+    def __post_init__(self) -> None:
+        _checks.real("rate", self.rate, low=0.0, low_open=True)
+        _checks.real("bound", self.bound, low=0.0, low_open=True)
+        _checks.real("memory", self.memory, low=0.0, high=1.0, high_open=True)
+
+    def start(self) -> dict[str, float]:
+        """Return an average of nothing: `mean` starts at 0, and dividing it by `trust` undoes that."""
+        return {"mean": 0.0, "trust": 0.0}
+
+    def factors(self, visit: Visit, state: dict[str, float]) -> tuple[np.ndarray, dict[str, float]]:
+        """Return what each weight is multiplied by, and the averages that include this batch."""
+        factors, mean, trust = _scale_free_factors(
+            *visit, state["mean"], state["trust"], self.rate, self.bound, self.memory
+        )
+        return factors, {"mean": mean, "trust": trust}
+
+
+@jit
+def _scale_free_factors(scores, probs, draw_probs, min_prob, max_prob, mean, trust, rate, bound, memory):
+    total = 0.0
+    for j in range(len(scores)):
+        total += scores[j] * scores[j] / draw_probs[j] / max(probs[j], LEAST_SHARE * draw_probs[j])
+    mean = memory * mean + (1.0 - memory) * total / len(scores)
+    trust = memory * trust + (1.0 - memory)
+    factors, scale = np.ones(len(scores)), mean / trust
+    if scale > 0.0:
+        for j in range(len(scores)):
+            score = (scores[j] / max(probs[j], LEAST_SHARE * draw_probs[j])) ** 2
+            most = bound if probs[j] < max_prob else 0.0
+            factors[j] = np.exp(min(max(rate * (score / scale - 1.0), -bound), most))
+    return factors, mean, trust
+
+
+FEEDBACKS: dict[str, Feedback] = {
+    "scale-free": ScaleFree(),
+}
+
+
+def as_feedback(feedback: Feedback | str) -> Feedback:
+    """Return `feedback`, or the rule that it is an alias of."""
+    if isinstance(feedback, Feedback):
+        return feedback
+    if isinstance(feedback, str):
+        return FEEDBACKS[_checks.one_of("feedback", feedback, FEEDBACKS)]
+    raise TypeError(f"`feedback` must be a Feedback or an alias, got feedback of type {type(feedback).__name__}.")
+
+
+def check_feedback_state(feedback: Feedback, state: Any) -> None:
+    """Raise unless `state` holds the numbers that `feedback` learns."""
+    saved = state if isinstance(state, dict) else {}
+    for name in feedback.start():
+        _checks.real(f"state['feedback']['{name}']", saved.get(name))
