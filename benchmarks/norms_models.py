@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from adamcb.lab import models
+from adamcb.lab.tasks import models
 
 
 @dataclass(frozen=True)

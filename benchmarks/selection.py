@@ -22,7 +22,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 
-from adamcb.lab.models import build_model
+from adamcb.lab.tasks.models import build_model
 from adamcb.selection import CombinatorialBandit
 from benchmarks.selection_peers import LARGEST, PEERS, adamcb_step
 from benchmarks.timing import duration, interleaved, markdown

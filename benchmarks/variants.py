@@ -3,7 +3,7 @@
 All but those of the last group were measured when the gate still opened for whole epochs: they are `at_once` with one
 thing changed.
 
-adamcb bench time-to-loss --task digits-mlp --method adamcb-scale-free --method benchmarks/variants.py:with_adam
+adamcb bench time-to-loss --task digits-mlp --method adamcb --method benchmarks/variants.py:with_adam
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from adamcb.selection import CombinatorialBandit, Draw
 from adamcb.selection._feedback import ScaleFreeFeedback
 from adamcb.selection._gate import batch_sums
 
-DEFAULT = METHODS["adamcb-scale-free"]
+DEFAULT = METHODS["adamcb"]
 
 
 class Clipped(ScaleFreeFeedback):
@@ -226,7 +226,7 @@ at_once = _variant("at-once", "all batches chosen once it pays")
 with_adam = _variant("adam", "stepping with Adam", optimizer=METHODS["adam"].optimizer)
 with_adamx = _variant("adamx", "stepping with AdamX, uncorrected", optimizer=METHODS["adamx"].optimizer)
 reshuffled = replace(METHODS["adam"], name="corrected-adamx", label="AdamX, corrected", optimizer=DEFAULT.optimizer)
-last_layer = _variant("last-layer", "norms of the last layer", norms="last-layer")
+last_layer = _variant("last-layer", "norms of the last layer", scores="last-layer")
 # How the weights move.
 rate_01 = _selection("rate-01", "rate 0.1", rate=0.1)
 rate_10 = _selection("rate-10", "rate 1", rate=1.0)

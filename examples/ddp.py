@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 import adamcb
-from adamcb.lab.datasets import load_dataset
+from adamcb.lab.tasks.datasets import load_dataset
 
 
 class Loggers:
@@ -75,7 +75,7 @@ def main():
     parser.add_argument("--wandb", metavar="PROJECT", help="log to Weights & Biases")
     args = parser.parse_args()
 
-    accelerator = torch.accelerator.current_accelerator()
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     device = torch.device("cpu") if accelerator is None else accelerator
     if "RANK" in os.environ:
         if accelerator is not None:

@@ -9,7 +9,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from adamcb.integrations.lightning import AdamCBCallback, weigh  # adamcb
-from adamcb.lab.datasets import load_dataset
+from adamcb.lab.tasks.datasets import load_dataset
 
 
 class Digits(L.LightningModule):

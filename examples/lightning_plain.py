@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader
 
-from adamcb.lab.datasets import load_dataset
+from adamcb.lab.tasks.datasets import load_dataset
 
 
 class Digits(L.LightningModule):

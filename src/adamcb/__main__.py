@@ -1,6 +1,6 @@
 """`python -m adamcb`: the command line."""
 
-from adamcb.lab.cli import main
+from adamcb.lab.commands.cli import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

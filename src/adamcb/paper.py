@@ -106,9 +106,7 @@ def adamx(params: ParamsT, lr: float | Tensor = 1e-3) -> AdamX:
     return AdamX(params, lr, betas=(0.9, 0.999), eps=1e-8, beta1_decay=1 - 1e-8, bias_correction=False)
 
 
-def _trainer(
-    model: nn.Module, dataset: Any, selection: Selection, optimizer: Optimizer, **options: Any
-) -> AdamCB:
+def _trainer(model: nn.Module, dataset: Any, selection: Selection, optimizer: Optimizer, **options: Any) -> AdamCB:
     given = {"selection": selection, "optimizer": optimizer, "scores": "exact"}
     return AdamCB(model, dataset, selection.batch_size, **given, **options)
 

@@ -19,7 +19,7 @@ import torch.distributed as dist
 # alone imports torch's compiler.
 PROCESSES = multiprocessing.get_context("forkserver")
 PROCESSES.set_forkserver_preload(
-    ["adamcb.lab.datasets", "sklearn.datasets", "torch._dynamo", "torch.distributed.fsdp", "numba.typed"]
+    ["adamcb.lab.tasks.datasets", "sklearn.datasets", "torch._dynamo", "torch.distributed.fsdp", "numba.typed"]
 )
 # Generous, since the machine may be busy: nothing but a hang takes so long.
 TIMEOUT_SECONDS = 120

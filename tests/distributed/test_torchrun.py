@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 from pytest import approx
 
-from adamcb.lab.cli import main
-from adamcb.lab.datasets import load_dataset
+from adamcb.lab.commands.cli import main
 from adamcb.lab.experiment import Experiment
 from adamcb.lab.results import read_json
 from adamcb.lab.runs import Run
+from adamcb.lab.tasks.datasets import load_dataset
 from tests.distributed.launch import launch_as_torchrun
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ddp.py"
-OPTIONS = ["compare", "--method", "adamcb-scale-free", "--seeds", "1", "--steps", "12", "--epochs", "2"]
+OPTIONS = ["compare", "--method", "adamcb", "--seeds", "1", "--steps", "12", "--epochs", "2"]
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -35,8 +35,8 @@ def test_compare_under_torchrun_gives_what_one_process_gives(tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("results: ") == 1  # one of them tells
     assert (tmp_path / "together" / "report.html").is_file()
-    experiment = Experiment("digits", "mlp", ("adamcb-scale-free",), seeds=1, epochs=2, max_steps=12)
-    Run(experiment, "adamcb-scale-free", 0, load_dataset("digits"), tmp_path, lambda progress: None).train()
+    experiment = Experiment("digits", "mlp", ("adamcb",), seeds=1, epochs=2, max_steps=12)
+    Run(experiment, "adamcb", 0, load_dataset("digits"), tmp_path, lambda progress: None).train()
     expected = read_json(next(tmp_path.glob(".runs/*/done.json")))["results"]
     actual = rows(tmp_path / "together" / "results.csv")
     assert [row["step"] for row in actual] == ["0", "11", "12"]

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from adamcb.lab import models
+from adamcb.lab.tasks import models
 from benchmarks.norms_models import ConvNeXtStageClassifier, TinyGPT
 from tests.gradnorm.checking import check, randomize
 from tests.reference.gradnorm import norms_by_vmap, norms_one_by_one

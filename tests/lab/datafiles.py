@@ -15,8 +15,8 @@ from pathlib import Path
 
 import numpy as np
 
-from adamcb.lab.datasets._cifar import CIFAR10, CifarSource
-from adamcb.lab.datasets._idx import MNIST, IdxFile, IdxSource
+from adamcb.lab.tasks.datasets._cifar import CIFAR10, CifarSource
+from adamcb.lab.tasks.datasets._idx import MNIST, IdxFile, IdxSource
 
 RECORD = 3073
 

@@ -26,8 +26,8 @@ from torch.nn import functional
 from torch.utils.data import TensorDataset
 
 from adamcb import AdamCB, AdamX, CombinatorialBandit, ReplacementBandit, UniformSelection
-from adamcb.lab.datasets import ImageData, load_dataset
-from adamcb.lab.models import build_model
+from adamcb.lab.tasks.datasets import ImageData, load_dataset
+from adamcb.lab.tasks.models import build_model
 
 BATCH_SIZE, LR = 64, 1e-3
 EPOCHS, SEEDS = 4, 2  # of `shared_sample`
@@ -40,15 +40,15 @@ METHODS: dict[str, Parts] = {
         "selection": UniformSelection(n, BATCH_SIZE, generator=generator),
         "optimizer": torch.optim.Adam(model.parameters(), LR),
     },
-    "adambs-corrected": lambda model, n, generator: {
+    "adambs": lambda model, n, generator: {
         "selection": ReplacementBandit(n, BATCH_SIZE, generator=generator),
         "optimizer": AdamX(model.parameters(), LR),
     },
-    "adamcb": lambda model, n, generator: {
+    "adamcb-paper": lambda model, n, generator: {
         "selection": CombinatorialBandit(n, BATCH_SIZE, generator=generator),
         "optimizer": AdamX(model.parameters(), LR),
     },
-    "adamcb-scale-free": lambda model, n, generator: {
+    "adamcb": lambda model, n, generator: {
         "selection": CombinatorialBandit(n, BATCH_SIZE, feedback="scale-free", min_gain=0.0, generator=generator),
         "optimizer": AdamX(model.parameters(), LR, bias_correction=True),
     },

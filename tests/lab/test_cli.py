@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adamcb.lab.cli import main
+from adamcb.lab.commands.cli import main
 from tests.lab.commands import SMALL, read_rows, run
 
 BAD_OPTIONS = {
@@ -56,7 +56,7 @@ def test_compare_writes_every_file_of_the_result_folder(small):
         "method", "seed", "epoch", "step", "seconds", "train_loss", "test_loss", "train_accuracy", "test_accuracy",
     ]  # fmt: skip
     runs = [(row["method"], row["seed"], row["epoch"], row["step"]) for row in rows]
-    methods = ("adam", "adamcb-scale-free")
+    methods = ("adam", "adamcb")
     assert runs == [(m, str(s), str(e), str(11 * e)) for m in methods for s in range(2) for e in range(4)]
     assert len(read_rows(out / "selection.csv")) == len(rows)
     assert [row["method"] for row in read_rows(out / "summary.csv")] == list(methods)
@@ -74,8 +74,8 @@ def test_compare_writes_every_file_of_the_result_folder(small):
 def test_methods_of_a_seed_start_alike_and_seeds_differ(small):
     rows = [row for row in read_rows(small[0] / "results.csv") if row["epoch"] == "0"]
     losses = {(row["method"], row["seed"]): row["train_loss"] for row in rows}
-    assert losses["adam", "0"] == losses["adamcb-scale-free", "0"]
-    assert losses["adam", "1"] == losses["adamcb-scale-free", "1"]
+    assert losses["adam", "0"] == losses["adamcb", "0"]
+    assert losses["adam", "1"] == losses["adamcb", "1"]
     assert losses["adam", "0"] != losses["adam", "1"]
     assert {row["seconds"] for row in rows} == {"0.0"}
 
@@ -94,7 +94,7 @@ def test_training_learns_and_the_bandit_leaves_uniform(small):
 
 def test_chosen_samples_come_with_their_pictures(small):
     files = sorted(path.name for path in (small[0] / "chosen").iterdir())
-    assert files == ["adamcb-scale-free-seed0.npz", "adamcb-scale-free-seed1.npz"]
+    assert files == ["adamcb-seed0.npz", "adamcb-seed1.npz"]
     with np.load(small[0] / "chosen" / files[0]) as chosen:
         assert chosen["image"].shape == (48, 8, 8)
         assert chosen["image"].dtype == np.uint8
@@ -111,7 +111,7 @@ def test_the_same_command_again_trains_nothing_and_json_is_all_that_it_prints(sm
     assert again.stderr == ""
     content = json.loads(again.stdout)
     assert content["baseline"] == "adam"
-    assert [record["method"] for record in content["summary"]] == ["adam", "adamcb-scale-free"]
+    assert [record["method"] for record in content["summary"]] == ["adam", "adamcb"]
     assert content["config"]["epochs"] == 3
     assert Path(content["files"]["results"]).is_file()
 
@@ -121,7 +121,7 @@ def test_the_same_command_again_trains_nothing_and_json_is_all_that_it_prints(sm
     [
         (["--epochs", "4"], "--epochs was 3 and is now 4"),
         (["--seeds", "3"], "--seeds was 2 and is now 3"),
-        (["--method", "adamx"], "--method was adam, adamcb-scale-free and is now adam, adamcb-scale-free, adamx"),
+        (["--method", "adamx"], "--method was adam, adamcb and is now adam, adamcb, adamx"),
         (["--lr", "0.01"], "--lr was 0.001 and is now 0.01"),
         (["--steps", "5"], "--steps was None and is now 5"),
     ],
@@ -199,7 +199,9 @@ def test_a_full_disk_leaves_nothing_half_written_and_the_same_command_goes_on(sm
 
 
 def test_without_the_extra_the_message_names_it(tmp_path):
-    script = "import sys; sys.modules['rich'] = None; from adamcb.lab.cli import main; sys.exit(main(['compare']))"
+    script = (
+        "import sys; sys.modules['rich'] = None; from adamcb.lab.commands.cli import main; sys.exit(main(['compare']))"
+    )
     finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert finished.returncode == 1
     assert finished.stderr == ("adamcb: the command line needs rich, not installed here: pip install 'adamcb[lab]'\n")

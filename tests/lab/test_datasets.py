@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from adamcb.lab.datasets import DATASET_NAMES, load_dataset
-from adamcb.lab.datasets._images import channel_moments, stratified_subset
-from adamcb.lab.datasets._places import data_roots
+from adamcb.lab.tasks.datasets import DATASET_NAMES, load_dataset
+from adamcb.lab.tasks.datasets._images import channel_moments, stratified_subset
+from adamcb.lab.tasks.datasets._places import data_roots
 
 LABELS = torch.tensor([0] * 100 + [1] * 30 + [2] * 1)
 
@@ -123,5 +123,5 @@ def test_a_data_dir_that_is_not_there_is_refused(tmp_path):
 
 
 def test_importing_the_readers_imports_no_scikit_learn():
-    code = "import sys, adamcb.lab.datasets, adamcb.lab.models; sys.exit('sklearn' in sys.modules)"
+    code = "import sys, adamcb.lab.tasks.datasets, adamcb.lab.tasks.models; sys.exit('sklearn' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from adamcb.lab.datasets import DataFileError
-from adamcb.lab.datasets._cifar import CIFAR10, load_cifar10
+from adamcb.lab.tasks.datasets import DataFileError
+from adamcb.lab.tasks.datasets._cifar import CIFAR10, load_cifar10
 from tests.lab.datafiles import (
     RECORD,
     cifar_source,

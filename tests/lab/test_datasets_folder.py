@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from adamcb.lab.datasets import DataFileError, load_dataset
+from adamcb.lab.tasks.datasets import DataFileError, load_dataset
 
 
 def save(path: Path, pixels: np.ndarray) -> Path:

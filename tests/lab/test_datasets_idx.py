@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from adamcb.lab.datasets import DataFileError
-from adamcb.lab.datasets._idx import MAX_BYTES, load_idx, read_idx
+from adamcb.lab.tasks.datasets import DataFileError
+from adamcb.lab.tasks.datasets._idx import MAX_BYTES, load_idx, read_idx
 from tests.lab.datafiles import idx_bytes, idx_source, pack, peak_memory_below, small_mnist, write_files
 
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"

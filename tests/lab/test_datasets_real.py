@@ -5,7 +5,7 @@ import os
 import pytest
 import torch
 
-from adamcb.lab.datasets import ImageData, load_dataset
+from adamcb.lab.tasks.datasets import ImageData, load_dataset
 
 pytestmark = pytest.mark.skipif("ADAMCB_DATA" not in os.environ, reason="set ADAMCB_DATA to the folder of the datasets")
 

@@ -7,14 +7,14 @@ import pytest
 import torch
 from torch import nn
 
-from adamcb.lab.models import (
+from adamcb.lab.references import load_object
+from adamcb.lab.tasks.models import (
     MODEL_NAMES,
     ConvNeXt,
     ConvNeXtStage,
     build_model,
     convnext_base,
     convnext_large,
-    load_object,
     resnet18,
 )
 

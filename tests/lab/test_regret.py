@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 from pytest import approx
 
-from adamcb.lab.cli import main
-from adamcb.lab.regret import Design, plan, read_rows
-from adamcb.lab.regret_report import grid
-from adamcb.lab.regret_runs import COLUMNS, METHODS, Settings
+from adamcb.lab.commands.cli import main
+from adamcb.lab.commands.regret import Design, plan
+from adamcb.lab.commands.regret_runs import COLUMNS, METHODS, Settings
+from adamcb.lab.output.regret import grid
+from adamcb.lab.results import read_csv
 from adamcb.theory import exploration, growth_exponent
 
 TINY = ("--samples", "120", "--steps", "32", "--halvings", "2", "--seeds", "2", "--batch-size", "8",
-        "--batch-sizes", "4,16,500", "--method", "uniform", "--method", "adamcb", "--penalty", "0.1")  # fmt: skip
+        "--batch-sizes", "4,16,500", "--method", "uniform", "--method", "adamcb-paper", "--penalty", "0.1")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +26,7 @@ def tiny(tmp_path_factory):
 
 
 def test_every_point_of_every_sweep_is_measured(tiny):
-    rows = read_rows(tiny / "regret.csv")
+    rows = read_csv(tiny / "regret.csv")
     assert tuple(rows[0]) == COLUMNS
     points = {(row["sweep"], row["steps"], row["batch_size"], row["num_samples"]) for row in rows}
     assert points == {
@@ -42,8 +43,8 @@ def test_every_point_of_every_sweep_is_measured(tiny):
 
 
 def test_the_summary_has_the_exponents_and_the_figures_are_there(tiny):
-    rows, text = read_rows(tiny / "regret.csv"), (tiny / "summary.md").read_text()
-    points, values = grid(rows, "T", "adamcb", "cumulative")
+    rows, text = read_csv(tiny / "regret.csv"), (tiny / "summary.md").read_text()
+    points, values = grid(rows, "T", "adamcb-paper", "cumulative")
     assert points.tolist() == [8, 16, 32]
     assert values.shape == (2, 3)
     assert f"| AdamCB (paper) | {growth_exponent(points, values)} |" in text
@@ -78,9 +79,9 @@ def design(**changes) -> Design:
 def test_methods_that_do_not_know_the_horizon_run_once():
     runs = list(plan(design(), 1438))
     horizons = {name: [run.horizons for run in runs if run.method == name] for name in METHODS}
-    assert horizons["uniform"] == horizons["adambs-corrected"] == [(500, 1000, 2000, 4000)]
-    assert horizons["adamcb"] == [(500,), (1000,), (2000,), (4000,)]
-    fixed = design(settings=Settings(0.4, 0.03, 0.99, 1e-3, 1), methods=("adamcb",))
+    assert horizons["uniform"] == horizons["adambs"] == [(500, 1000, 2000, 4000)]
+    assert horizons["adamcb-paper"] == [(500,), (1000,), (2000,), (4000,)]
+    fixed = design(settings=Settings(0.4, 0.03, 0.99, 1e-3, 1), methods=("adamcb-paper",))
     assert [(run.horizons, run.exploration) for run in plan(fixed, 1438)] == [((500, 1000, 2000, 4000), 0.4)]
 
 

@@ -16,12 +16,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from adamcb.lab.report import write_report
-from adamcb.lab.report._curves import curves, mean_and_deviation
-from adamcb.lab.report._page import line_styles, script_json
-from adamcb.lab.report._pictures import LARGEST_SIDE, data_uri
-from adamcb.lab.report._read import MEASURES, read_folder
-from adamcb.lab.report._table import summary_table, with_deviation
+from adamcb.lab.output.report import write_report
+from adamcb.lab.output.report._curves import curves
+from adamcb.lab.output.report._page import line_styles, script_json
+from adamcb.lab.output.report._pictures import LARGEST_SIDE, data_uri
+from adamcb.lab.output.report._read import read_folder
+from adamcb.lab.output.report._table import summary_table, with_deviation
+from adamcb.lab.results.columns import measures_of
+from adamcb.lab.results.statistics import mean_and_spread
 from tests.lab.report_folder import EPOCHS, METHODS, SEEDS, shared_sample
 
 
@@ -54,7 +56,7 @@ def test_page_holds_means_and_deviations_of_the_csv(folder: Path) -> None:
     for method, curve in zip(METHODS, data["curves"], strict=True):
         for i, epoch in enumerate(curve["epoch"]):
             mine = [row for row in rows if row["method"] == method and row["epoch"] == str(epoch)]
-            for name in MEASURES:
+            for name in (measure.name for measure in measures_of({})):
                 values = [float(row[name]) for row in mine]
                 assert curve["mean"][name][i] == pytest.approx(statistics.mean(values), rel=1e-6)
                 assert curve["deviation"][name][i] == pytest.approx(statistics.stdev(values), rel=1e-6, abs=1e-12)
@@ -133,7 +135,7 @@ def test_summary_of_the_folder_is_shown_with_deviations_beside_their_means(folde
     assert table.header == ["Method", "Seeds", "Final train loss", "Best test accuracy", "Seconds to adam"]
     assert [[cell.text for cell in row] for row in table.rows] == [
         ["adam", "2", "0.0123 ± 0.0012", "97.10 ± 0.00\u00a0%", "–"],
-        ["adamcb", "2", "0.00235 ± 0.00012", "96.20 ± 0.21\u00a0%", "3.250"],
+        ["adamcb-paper", "2", "0.00235 ± 0.00012", "96.20 ± 0.21\u00a0%", "3.250"],
     ]
     assert [[cell.best for cell in row] for row in table.rows] == [
         [False, False, False, True, False],
@@ -173,16 +175,16 @@ def test_diverged_seed_is_left_out_of_the_mean_and_counted(folder: Path) -> None
     (folder / "results.csv").write_text("\n".join(lines) + "\n")
     column = lines[0].split(",").index("train_loss")
     other = next(line.split(",")[column] for line in lines if line.startswith("adamcb,0,1,"))
-    curve = page_data(write_report(folder).read_text())["curves"][list(METHODS).index("adamcb")]
+    curve = page_data(write_report(folder).read_text())["curves"][list(METHODS).index("adamcb-paper")]
     assert curve["mean"]["train_loss"][1] == pytest.approx(float(other), rel=1e-6)
     assert (curve["deviation"]["train_loss"][1], curve["count"]["train_loss"][1]) == (None, 1)
 
 
-def test_mean_and_deviation_of_none_and_one() -> None:
-    assert mean_and_deviation([1.0, 2.0, 4.0]) == (pytest.approx(7 / 3), pytest.approx(statistics.stdev([1, 2, 4])))
-    assert mean_and_deviation([3.0])[0] == 3.0
-    assert math.isnan(mean_and_deviation([3.0])[1])
-    assert all(map(math.isnan, mean_and_deviation([])))
+def test_mean_and_spread_of_none_and_one() -> None:
+    assert mean_and_spread([1.0, 2.0, 4.0]) == (pytest.approx(7 / 3), pytest.approx(statistics.stdev([1, 2, 4])))
+    assert mean_and_spread([3.0])[0] == 3.0
+    assert math.isnan(mean_and_spread([3.0])[1])
+    assert all(map(math.isnan, mean_and_spread([])))
 
 
 def test_method_without_rows_has_an_empty_curve() -> None:
@@ -193,11 +195,11 @@ def test_method_without_rows_has_an_empty_curve() -> None:
 
 def test_labels_of_the_configuration_are_shown_unless_two_are_alike(folder: Path) -> None:
     config = json.loads((folder / "config.json").read_text())
-    config["labels"] = {"adam": "Adam & co", "adamcb": "AdamCB", "adamcb-scale-free": "AdamCB"}
+    config["labels"] = {"adam": "Adam & co", "adamcb-paper": "AdamCB", "adamcb": "AdamCB"}
     (folder / "config.json").write_text(json.dumps(config))
     page = write_report(folder).read_text()
     names = [method["name"] for method in page_data(page)["methods"]]
-    assert names == ["Adam & co", "adambs-corrected", "adamcb", "adamcb-scale-free"]
+    assert names == ["Adam & co", "adambs", "adamcb-paper", "adamcb"]
     assert "<h3>Adam &amp; co, seed 0</h3>" in page
 
 

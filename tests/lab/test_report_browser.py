@@ -16,7 +16,7 @@ from selenium.webdriver import ActionChains, Chrome, Keys
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 
-from adamcb.lab.report import write_report
+from adamcb.lab.output.report import write_report
 from tests.lab.browser import open_browser, prefer, set_window
 from tests.lab.report_folder import EPOCHS, METHODS, SEEDS, shared_sample
 from tests.lab.report_page import (
@@ -149,7 +149,7 @@ def test_lines_stand_where_the_ticks_say(page: Chrome, sample: Path, bend: Calla
     path = find(page, "#curves-chart path[data-line=adamcb]").get_attribute("d") or ""
     drawn = [float(pair.split()[1]) for pair in re.split("[ML]", path)[1:]]
     for epoch, y in enumerate(drawn):
-        mean = bend(statistics.mean(values_of(sample, "adamcb", epoch, "train_loss")))
+        mean = bend(statistics.mean(values_of(sample, "adamcb-paper", epoch, "train_loss")))
         assert y == pytest.approx(bottom + (mean - low) / (high - low) * (top - bottom), abs=0.02)
 
 
@@ -224,9 +224,9 @@ def test_gallery_shows_the_run_that_is_asked_for(page: Chrome, sample: Path) -> 
     def shown(part: str) -> list[WebElement]:
         return page.find_elements(By.CSS_SELECTOR, f".gallery:not([hidden]) .picture:not([hidden]) {part}")
 
-    choose("method", "adamcb")
+    choose("method", "adamcb-paper")
     choose("seed", "1")
-    with np.load(sample / "chosen" / "adamcb-seed1.npz") as arrays:
+    with np.load(sample / "chosen" / "adamcb-paper-seed1.npz") as arrays:
         counts, wrong = arrays["count"], arrays["label"] != arrays["prediction"]
     assert [element.text for element in shown("b")] == [f"{count}×" for count in counts[:24]]
     assert all(page.execute_script("return arguments[0].naturalWidth", image) == 8 for image in shown("img"))

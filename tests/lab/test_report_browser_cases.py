@@ -12,7 +12,7 @@ import pytest
 from selenium.webdriver import Chrome
 from selenium.webdriver.common.by import By
 
-from adamcb.lab.report import write_report
+from adamcb.lab.output.report import write_report
 from tests.lab.browser import open_browser
 from tests.lab.report_folder import EPOCHS, METHODS, shared_sample
 from tests.lab.report_page import chip, curve_names, find, hover, open_page, tip_rows
@@ -46,7 +46,7 @@ def test_hostile_names_are_shown_and_do_nothing(browser: Chrome, altered: Path) 
     names = dict(zip(METHODS, HOSTILE, strict=False))
     for file in ("results.csv", "selection.csv"):
         rewrite(altered, file, lambda row: {**row, "method": names.get(row["method"], row["method"])})
-    (altered / "chosen" / "adambs-corrected-seed0.npz").rename(altered / "chosen" / "__proto__-seed0.npz")
+    (altered / "chosen" / "adambs-seed0.npz").rename(altered / "chosen" / "__proto__-seed0.npz")
     config = json.loads((altered / "config.json").read_text())
     config.update(class_names=[HOSTILE[0]] * 10, dataset=HOSTILE[2], notes=list(HOSTILE), **{HOSTILE[0]: HOSTILE[2]})
     (altered / "config.json").write_text(json.dumps(config))

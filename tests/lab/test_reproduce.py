@@ -5,9 +5,9 @@ import re
 
 import pytest
 
-from adamcb.lab.cli import main
+from adamcb.lab.commands.cli import main
+from adamcb.lab.commands.reproduce import FIGURES, NUMBERS, Scale, figure_names
 from adamcb.lab.methods import METHODS
-from adamcb.lab.reproduce import FIGURES, NUMBERS, Scale, figure_names
 from tests.lab.commands import read_rows
 
 needs_data = pytest.mark.skipif("ADAMCB_DATA" not in os.environ, reason="set ADAMCB_DATA to the folder of the datasets")
@@ -19,7 +19,7 @@ LARGE = ("convnext-base", "convnext-large")
 @pytest.mark.parametrize("name", FIGURES)
 def test_every_figure_is_drawn(name, tmp_path, capfd):
     options = ["--steps", "1", "--fraction", "0.0005", "--batch-size", "4", "--seeds", "1", "--out", str(tmp_path)]
-    few = ["--method", "adamcb"] if name in LARGE else ["--method", "adam", "--method", "adamcb"]
+    few = ["--method", "adamcb-paper"] if name in LARGE else ["--method", "adam", "--method", "adamcb-paper"]
     few = [] if name == "logistic" else few
     options += few
     assert main(["reproduce", name, *options]) == 0, capfd.readouterr().err
@@ -49,7 +49,7 @@ def test_full_scale_is_the_paper_s_setting():
     )
     for figure in FIGURES.values():
         assert figure.quick.reductions()
-        assert {"adam", "adamx", "adambs-corrected", "adamcb"} <= set(figure.methods)
+        assert {"adam", "adamx-paper", "adambs", "adamcb-paper"} <= set(figure.methods)
 
 
 def test_figures_have_names_and_numbers():

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from adamcb.lab import cli
-from adamcb.lab.cli import main
-from adamcb.lab.datasets import load_dataset
+from adamcb.lab.commands import cli
+from adamcb.lab.commands.cli import main
 from adamcb.lab.experiment import Experiment
 from adamcb.lab.results import ResultFolder
+from adamcb.lab.tasks.datasets import load_dataset
 from tests.lab.commands import processes_of_group, read_rows, run, start, wait_until
 
 # Long enough to be caught in the middle.
-OPTIONS = ("compare", "--method", "adam", "--method", "adamcb-scale-free", "--seeds", "1", "--epochs", "80")
+OPTIONS = ("compare", "--method", "adam", "--method", "adamcb", "--seeds", "1", "--epochs", "80")
 
 
 def columns(folder: Path) -> list[list[dict[str, str]]]:

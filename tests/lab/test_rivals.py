@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from adamcb.lab.rivals import (
+from adamcb.lab.methods.rivals import (
     InfoBatch,
     LastSeen,
     Presampling,

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-from adamcb.lab import runs
-from adamcb.lab.cli import main
-from adamcb.lab.clock import Clock
-from adamcb.lab.datasets import load_dataset
+from adamcb.lab.commands.cli import main
 from adamcb.lab.errors import Interrupted
 from adamcb.lab.experiment import COMPARED, Experiment
-from adamcb.lab.label_noise import with_wrong_labels
 from adamcb.lab.methods import METHODS, RIVALS, get_method
+from adamcb.lab.methods.rivals import Scorer
 from adamcb.lab.results import read_json
-from adamcb.lab.rivals import Scorer
-from adamcb.lab.runs import Progress, Run, warm_up
+from adamcb.lab.runs import Progress, Run, evaluation, run
+from adamcb.lab.runs.building import warm_up
+from adamcb.lab.runs.clock import Clock
+from adamcb.lab.tasks.datasets import load_dataset
+from adamcb.lab.tasks.label_noise import with_wrong_labels
 from tests.lab.test_runs import outcome
 
 
@@ -77,7 +77,8 @@ def test_a_rival_learns_digits(method, data, tmp_path):
 @pytest.mark.parametrize("method", RIVALS)
 def test_a_stopped_run_of_a_rival_ends_with_the_same_numbers(method, few, tmp_path, monkeypatch):
     """With evaluations within epochs; the run is stopped at every ninth look."""
-    monkeypatch.setattr(runs, "LOOK_SECONDS", 0.0)
+    for module in (run, evaluation):
+        monkeypatch.setattr(module, "LOOK_SECONDS", 0.0)
     experiment = Experiment(batch_size=60, epochs=3, lr=0.01, schedule="cosine", label_noise=0.1, evaluations=2)
     looks = itertools.count(1)
 

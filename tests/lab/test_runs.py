@@ -12,14 +12,15 @@ import torch
 import torch.nn.functional as F
 
 from adamcb import AdamCB, AdamX
-from adamcb.lab import runs
-from adamcb.lab.datasets import load_dataset
 from adamcb.lab.errors import Interrupted
 from adamcb.lab.experiment import Experiment
 from adamcb.lab.methods import METHODS, Method
 from adamcb.lab.results import read_json, write_json
-from adamcb.lab.runs import Progress, Run, build_selection, evaluate, initial_model
-from adamcb.lab.watch import WatchedSelection
+from adamcb.lab.runs import Progress, Run, evaluation, run
+from adamcb.lab.runs.building import build_selection, initial_model
+from adamcb.lab.runs.evaluation import evaluate
+from adamcb.lab.runs.watch import WatchedSelection
+from adamcb.lab.tasks.datasets import load_dataset
 
 DROPOUT_MODEL = """
 from torch import nn
@@ -50,6 +51,11 @@ def dropout_model(tmp_path_factory) -> str:
     return f"{path}:model"
 
 
+def look_always(monkeypatch) -> None:
+    for module in (run, evaluation):
+        monkeypatch.setattr(module, "LOOK_SECONDS", 0.0)
+
+
 def small_experiment(model: str, **changes) -> Experiment:
     return Experiment(**{"model": model, "epochs": 2, "batch_size": 60, "schedule": "cosine", "lr": 0.01, **changes})
 
@@ -72,10 +78,10 @@ def train(experiment, method, data, folder, report=lambda progress: None) -> dic
     return outcome(folder, method)
 
 
-@pytest.mark.parametrize("method", ["adam", "adambs", "adamcb", "adamcb-scale-free"])
+@pytest.mark.parametrize("method", ["adam", "adambs-original", "adamcb-paper", "adamcb"])
 def test_a_run_stopped_at_any_look_ends_with_the_same_numbers(method, data, dropout_model, tmp_path, monkeypatch):
     """Looks are after every step and every evaluated batch here; the run is stopped at each of them in turn."""
-    monkeypatch.setattr(runs, "LOOK_SECONDS", 0.0)
+    look_always(monkeypatch)
     experiment = small_experiment(dropout_model)
     looks = itertools.count(1)
     undisturbed = train(experiment, method, data, tmp_path / "whole", lambda progress: next(looks) and None)
@@ -98,27 +104,27 @@ def test_a_run_stopped_at_any_look_ends_with_the_same_numbers(method, data, drop
 
 def test_rows_that_the_checkpoint_does_not_know_of_are_dropped(data, dropout_model, tmp_path, monkeypatch):
     """Killed between writing its rows and writing its checkpoint, a run has rows of its future."""
-    monkeypatch.setattr(runs, "LOOK_SECONDS", 0.0)
+    look_always(monkeypatch)
     experiment = small_experiment(dropout_model)
-    undisturbed = train(experiment, "adamcb", data, tmp_path / "whole")
+    undisturbed = train(experiment, "adamcb-paper", data, tmp_path / "whole")
 
     def stop(progress: Progress) -> None:
         if progress.step == 2:
             raise Interrupted("now")
 
     with pytest.raises(Interrupted):
-        train(experiment, "adamcb", data, tmp_path / "killed", stop)
+        train(experiment, "adamcb-paper", data, tmp_path / "killed", stop)
     rows = [{**row, "seconds": 1.0} for row in undisturbed["results"]]
     ahead = {"results": rows, "selection": undisturbed["selection"], "seconds": 1e6, "cpu_seconds": 1e6}
-    write_json(tmp_path / "killed" / ".runs" / "adamcb-seed1" / "progress.json", ahead)
-    run = Run(experiment, "adamcb", 1, data, tmp_path / "killed", lambda progress: None)
+    write_json(tmp_path / "killed" / ".runs" / "adamcb-paper-seed1" / "progress.json", ahead)
+    run = Run(experiment, "adamcb-paper", 1, data, tmp_path / "killed", lambda progress: None)
     run.train()
-    assert outcome(tmp_path / "killed", "adamcb") == undisturbed
+    assert outcome(tmp_path / "killed", "adamcb-paper") == undisturbed
     assert run.seconds < 1e6  # the clock is the checkpoint's, too
 
 
 def test_seconds_go_on_from_where_they_were(data, dropout_model, tmp_path, monkeypatch):
-    monkeypatch.setattr(runs, "LOOK_SECONDS", 0.0)
+    look_always(monkeypatch)
     spent = []
 
     def stop(progress: Progress) -> None:
@@ -145,7 +151,7 @@ def test_evaluation_is_off_the_clock_and_on_all_data(data, dropout_model, tmp_pa
         assert run.results[1][f"{split}_loss"] == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-5)
         accuracy = (logits.argmax(1) == labels).double().mean().item()
         assert run.results[1][f"{split}_accuracy"] == pytest.approx(accuracy, rel=1e-12)
-    monkeypatch.setattr(runs, "EVALUATION_BATCH", 37)
+    monkeypatch.setattr(evaluation, "EVALUATION_BATCH", 37)
     again = evaluate(run.model, data.train, torch.device("cpu"), lambda: None)
     assert again == pytest.approx((run.results[1]["train_loss"], run.results[1]["train_accuracy"]), rel=1e-6)
 
@@ -162,16 +168,16 @@ def test_convolutions_are_evaluated_as_the_model_computes_them(data):
 
 WARM_UP = """
 import numpy as np
-from adamcb.lab.datasets import load_dataset
+from adamcb.lab.tasks.datasets import load_dataset
 from adamcb.lab.experiment import Experiment
 from adamcb.lab.methods import METHODS
-from adamcb.lab.runs import warm_up
+from adamcb.lab.runs.building import warm_up
 from adamcb.selection import CombinatorialBandit, _capping, _depround, _feedback, _gate, _policies, _tree
 
 rooms = _capping, _depround, _feedback, _gate, _policies, _tree
 kernels = {kernel for room in rooms for kernel in vars(room).values() if hasattr(kernel, "signatures")}
 kernels = sorted(kernels, key=lambda kernel: kernel.__name__)
-warm_up(Experiment(model="logistic", batch_size=8), METHODS["adamcb-scale-free"], load_dataset("digits"))
+warm_up(Experiment(model="logistic", batch_size=8), METHODS["adamcb"], load_dataset("digits"))
 print([kernel.signatures for kernel in kernels])
 for min_gain in (0.0, 1.0):
     bandit = CombinatorialBandit(100, 8, feedback="scale-free", min_gain=min_gain)
@@ -216,12 +222,12 @@ def test_scale_free_is_what_adamcb_does_by_default(data):
     """The method and the default of `AdamCB`, from the same parameters and random numbers, make the same steps."""
     experiment = Experiment(batch_size=60)
     models = [initial_model(experiment, data, 0) for _ in range(2)]
-    method = METHODS["adamcb-scale-free"]
+    method = METHODS["adamcb"]
     bandit = build_selection(experiment, method, len(data.train), seed=0)
     default = AdamCB(models[0], data.train, 60)
     default.selection.load_state_dict(bandit.state_dict())
     optimizer = method.optimizer(models[1].parameters(), lr=method.lr)
-    ours = AdamCB(models[1], data.train, 60, selection=bandit, optimizer=optimizer, norms=method.norms)
+    ours = AdamCB(models[1], data.train, 60, selection=bandit, optimizer=optimizer, norms="exact")
     for trainer, model in ((default, models[0]), (ours, models[1])):
         for inputs, labels in trainer:
             trainer.step(F.cross_entropy(model(inputs), labels, reduction="none"))
@@ -237,8 +243,7 @@ def test_every_method_has_the_settings_of_table_2(method: Method):
     assert group["weight_decay"] == 0
     if isinstance(method.optimizer([weight], lr=method.lr), AdamX):
         assert group["beta1_decay"] == 1 - 1e-8
-        assert group["bias_correction"] == (method.name == "adamcb-scale-free")
-    assert (method.norms is None) == (method.name in ("adam", "amsgrad", "adamx"))
+        assert group["bias_correction"] == (method.name in ("adamcb", "adamx"))
 
 
 def test_methods_differ_only_where_their_names_say():
@@ -254,11 +259,12 @@ def test_methods_differ_only_where_their_names_say():
         "adam": ("UniformSelection", None, "Adam", False),
         "amsgrad": ("UniformSelection", None, "Adam", True),
         "adamx": ("UniformSelection", None, "AdamX", True),
-        "adambs": ("ReplacementBandit", "original", "Adam", False),
-        "adambs-corrected": ("ReplacementBandit", "corrected", "AdamX", True),
-        "adamcb": ("CombinatorialBandit", "bandit", "AdamX", True),
+        "adamx-paper": ("UniformSelection", None, "AdamX", True),
+        "adambs-original": ("ReplacementBandit", "original", "Adam", False),
+        "adambs": ("ReplacementBandit", "corrected", "AdamX", True),
+        "adamcb-paper": ("CombinatorialBandit", "bandit", "AdamX", True),
         "adamcb-listing": ("CombinatorialBandit", "listing", "AdamX", True),
-        "adamcb-scale-free": ("CombinatorialBandit", "scale-free", "AdamX", True),
+        "adamcb": ("CombinatorialBandit", "scale-free", "AdamX", True),
     }
 
 
@@ -266,7 +272,7 @@ def test_a_watched_selection_reads_as_the_meter_does(data):
     """The log, replayed after the epoch, says what the trainer's own meter said along the way."""
     experiment = Experiment(batch_size=60)
     model = initial_model(experiment, data, 0)
-    watch = WatchedSelection(build_selection(experiment, METHODS["adamcb-scale-free"], len(data.train), seed=0))
+    watch = WatchedSelection(build_selection(experiment, METHODS["adamcb"], len(data.train), seed=0))
     trainer = AdamCB(model, data.train, 60, selection=watch)
     counts = np.zeros(len(data.train), dtype=int)
     for batch in trainer:

@@ -10,12 +10,14 @@ import pytest
 from rich.console import Console
 
 import adamcb
-from adamcb.lab.bench import run_benchmarks
+from adamcb.lab.commands.bench import run_benchmarks
+from adamcb.lab.commands.inspect import Chosen, find_chosen, inspect_run
 from adamcb.lab.errors import LabError
-from adamcb.lab.figures import LOOKS, draw_comparison, look_of
-from adamcb.lab.inspect_run import Chosen, find_chosen, inspect_run
+from adamcb.lab.output.figures import draw_comparison
+from adamcb.lab.output.looks import LOOKS, look_of
+from adamcb.lab.output.tables import markdown_table, terminal_tables
 from adamcb.lab.results import whole_file, write_json
-from adamcb.lab.tables import SUMMARY_COLUMNS, markdown_table, summarize, terminal_tables
+from adamcb.lab.results.summary import summarize, summary_columns
 
 CONFIG = {
     "dataset": "digits",
@@ -46,6 +48,7 @@ def rows() -> list[dict]:
             "seed": seed,
             "epoch": epoch,
             "step": 10 * epoch,
+            "samples": 320 * epoch,
             "seconds": (2.0 if method == "mine" else 1.0) * epoch + seed,
             "train_loss": loss,
             "test_loss": loss + 0.1,
@@ -58,8 +61,8 @@ def rows() -> list[dict]:
 
 
 def test_summary_is_what_one_gets_by_hand():
-    adam, mine = summarize(rows(), CONFIG["methods"])
-    assert set(adam) == set(SUMMARY_COLUMNS)
+    adam, mine = summarize(rows(), CONFIG)
+    assert set(adam) == set(summary_columns(CONFIG))
     assert adam["final_train_loss"] == pytest.approx(0.5)
     assert adam["final_train_loss_std"] == pytest.approx(0.1 * 2**0.5)
     assert mine["final_train_loss"] == pytest.approx(0.6)
@@ -74,16 +77,16 @@ def test_summary_is_what_one_gets_by_hand():
 
 def test_a_run_that_ended_early_counts_nowhere():
     short = [row for row in rows() if (row["method"], row["seed"]) != ("mine", 0) or row["epoch"] < 2]
-    mine = summarize(short, CONFIG["methods"])[1]
+    mine = summarize(short, CONFIG)[1]
     assert (mine["runs"], mine["final_train_loss"], mine["final_train_loss_std"]) == (1, 0.7, None)
-    text = markdown_table(summarize(short, CONFIG["methods"]), CONFIG)
+    text = markdown_table(summarize(short, CONFIG), CONFIG)
     assert "| Mine (1 of 2 diverged) | 0.7000 |" in text
-    none = summarize([row for row in rows() if row["method"] == "adam" or row["epoch"] == 0], CONFIG["methods"])[1]
+    none = summarize([row for row in rows() if row["method"] == "adam" or row["epoch"] == 0], CONFIG)[1]
     assert none["final_train_loss"] is None
 
 
 def test_tables_show_mean_deviation_and_what_was_not_reached():
-    summary = summarize(rows(), CONFIG["methods"])
+    summary = summarize(rows(), CONFIG)
     text = markdown_table(summary, CONFIG)
     assert "| Adam | 0.5000 ± 0.1414 | 0.5000 ± 0.1414 |" in text
     assert "| 4.5 | 10 (1/2) | 2.0 (1/2) |" in text

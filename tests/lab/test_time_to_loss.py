@@ -5,12 +5,12 @@ import math
 
 import pytest
 
-from adamcb.lab.bench import run_benchmarks
-from adamcb.lab.cli import main
+from adamcb.lab.commands.bench import run_benchmarks
+from adamcb.lab.commands.cli import main
+from adamcb.lab.commands.time_to_loss import DEFAULT_METHODS, TASKS, gather, measure
+from adamcb.lab.output.time_to_loss import COLUMNS, cell, estimates, firsts, write_report
 from adamcb.lab.results import read_json
-from adamcb.lab.time_to_loss import DEFAULT_METHODS, TASKS, gather, measure
-from adamcb.lab.time_to_loss_measure import Estimate, combine, estimate, reach, value_at
-from adamcb.lab.time_to_loss_report import COLUMNS, cell, estimates, firsts, write_report
+from adamcb.lab.results.statistics import Estimate, combine, estimate, reach, value_at
 
 
 def curve(losses: list[float], pace: float = 1.0) -> list[dict]:

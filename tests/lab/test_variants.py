@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from adamcb.lab.datasets import load_dataset
 from adamcb.lab.experiment import Experiment
 from adamcb.lab.methods import METHODS, Method
-from adamcb.lab.runs import warm_up
+from adamcb.lab.runs.building import warm_up
+from adamcb.lab.tasks.datasets import load_dataset
 from adamcb.selection import CombinatorialBandit, Selection
 from adamcb.selection._feedback import ScaleFreeFeedback
 from adamcb.selection._gate import Gate
@@ -99,7 +99,7 @@ def test_which_batches_of_an_epoch_are_chosen(variant, expected):
 
 def test_the_squared_ratio_leaves_more_batches_to_be_chosen():
     chosen = []
-    for variant in (METHODS["adamcb-scale-free"], variants.squared):
+    for variant in (METHODS["adamcb"], variants.squared):
         bandit = variant.selection(100, 10, exploration=0.4, generator=torch.Generator().manual_seed(0))
         chosen.append(sum(np.ptp(probs) > 0.0 for probs in long_and_short(bandit, 200)))
     assert 100 < chosen[0] < chosen[1] < 200

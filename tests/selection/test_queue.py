@@ -35,7 +35,8 @@ def train(bandit: QueueBandit, scores_of, draws: int, *, delay: int = 0) -> list
 
 
 @pytest.mark.parametrize(
-    ("n", "k", "exploration"), [(7, 1, 0.2), (20, 3, 0.2), (40, 8, 0.1), (12, 6, 0.5), (9, 5, 0.2), (4, 4, 0.3), (1, 1, 1)]
+    ("n", "k", "exploration"),
+    [(7, 1, 0.2), (20, 3, 0.2), (40, 8, 0.1), (12, 6, 0.5), (9, 5, 0.2), (4, 4, 0.3), (1, 1, 1)],
 )
 @pytest.mark.parametrize("delay", [0, 3])
 def test_compiled_queue_is_its_slow_twin(n, k, exploration, delay):

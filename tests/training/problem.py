@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from adamcb import AdamCB, CombinatorialBandit
-from adamcb.lab.datasets import load_dataset
+from adamcb.lab.tasks.datasets import load_dataset
 
 
 @functools.cache

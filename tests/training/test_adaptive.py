@@ -353,8 +353,7 @@ def test_a_function_that_gives_no_score_per_loss_is_refused(function):
 def test_a_loop_that_leaves_weigh_out_hears_of_it_once():
     loader = make(mlp(), eager(200, K), dtype=torch.float32)
     with pytest.warns(UserWarning, match="`weigh` was not called") as heard:
-        for _ in range(3):
-            list(loader)
+        list(batches_of(loader, 3 * len(loader)))
     assert len(heard) == 1
 
 
@@ -362,9 +361,7 @@ def test_a_loop_that_never_goes_backward_hears_of_it_once():
     model = mlp()
     loader = make(model, eager(200, K), dtype=torch.float32)
     with pytest.warns(UserWarning, match="no backward pass reached the losses") as heard:
-        for _ in range(3):
-            for x, y in loader:
-                loader.weigh(losses_of(model, x, y))
+        _ = [loader.weigh(losses_of(model, *batch)) for batch in batches_of(loader, 3 * len(loader))]
     assert len(heard) == 1
 
 

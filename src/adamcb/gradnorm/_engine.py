@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import warnings
 import weakref
+
 import torch
 from torch import Tensor, nn
 

@@ -46,8 +46,8 @@ class AdamX(Optimizer):
         v̂_t = max{ (1 − β₁,t)² / (1 − β₁,t−1)² · v̂_t−1, v_t },  v̂₁ = v₁
         θ_t+1 = θ_t − α m_t / (√v̂_t + ε)
 
-    `bias_correction` puts m_t / (1 − β₁ᵗ) and v̂_t / (1 − β₂ᵗ) in the last line: Adam's corrections, with the constant
-    β₁, and after the maximum, as `torch.optim.Adam(amsgrad=True)` does. It is on by default. With `beta1_decay=1` the two
+    `bias_correction`, on by default, puts m_t / (1 − β₁ᵗ) and v̂_t / (1 − β₂ᵗ) in the last line: Adam's corrections,
+    with the constant β₁, and after the maximum, as `torch.optim.Adam(amsgrad=True)` does. With `beta1_decay=1` the two
     optimizers are then the same. Without it the first steps are three to six times as long as Adam's.
 
     State has torch's names: `step`, `exp_avg` (m), `exp_avg_sq` (v), `max_exp_avg_sq` (v̂). A checkpoint of Adam or

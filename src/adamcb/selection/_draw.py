@@ -77,3 +77,11 @@ class Draw:
 def empty_draw(size: int, origin: int) -> Draw:
     """Return a draw whose arrays the caller fills and freezes."""
     return Draw(np.empty(size, dtype=np.int64), np.empty(size), np.empty(size), origin)
+
+
+def uniform_draw(indices: np.ndarray, num_samples: int, origin: int) -> Draw:
+    """Return the draw of these k samples out of n, each with probability k/n."""
+    draw = empty_draw(len(indices), origin)
+    draw.indices[:] = indices
+    draw.probs[:], draw.loss_weights[:] = len(indices) / num_samples, 1.0 / len(indices)
+    return draw.frozen()

@@ -11,8 +11,8 @@ from adamcb import _checks
 from adamcb.selection import _axis
 from adamcb.selection._axis import RATES, Axis, Bounds
 from adamcb.selection._draw import Draw, empty_draw
+from adamcb.selection._feedback import Feedback, Visit, as_feedback, check_feedback_state
 from adamcb.selection._random import new_seed
-from adamcb.selection._scale_free import Feedback, Visit, as_feedback, check_feedback_state
 from adamcb.selection._selection import Selection
 from adamcb.selection._sizes import BatchSizes
 
@@ -187,10 +187,10 @@ class QueueBandit(Selection):
         self._sizes.check_state(state["sizes"], "state['sizes']")
 
     def _restore(self, state: dict[str, Any]) -> None:
-        weights, rates, begins, events = (np.array(state[name], dtype=np.float64) for name in _VECTORS)
+        weights, rates, begins, events = (np.asarray(state[name]).astype(np.float64) for name in _VECTORS)
         sums, stream = np.array(state["sums"], dtype=np.float64), np.array(state["stream"], dtype=np.uint64)
         heap = _axis.new_heap(self.num_samples)
         self._axis = Axis(heap, begins, rates, weights, sums, stream)
-        _axis.read_events(self._axis, events, np.array(state["visited"], dtype=bool))
+        _axis.read_events(self._axis, events, np.asarray(state["visited"]).astype(bool))
         self._feedback_state = dict(state["feedback"])
         self._sizes.load_state_dict(state["sizes"])

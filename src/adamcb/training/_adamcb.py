@@ -150,8 +150,8 @@ class AdamCB(AdaptiveLoader):
         """
         if is_sharded_model(self.model):
             raise NotImplementedError(
-                "A model under `fully_shard` must be saved by torch.distributed.checkpoint, with its optimizers. Use an "
-                "AdaptiveLoader, and save its `state_dict()` beside them."
+                "A model under `fully_shard` must be saved by torch.distributed.checkpoint, with its optimizers. Use "
+                "an AdaptiveLoader, and save its `state_dict()` beside them."
             )
         self.learn()
         if self._draw is not None or self._weighed:

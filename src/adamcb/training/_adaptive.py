@@ -19,7 +19,7 @@ from adamcb.selection import Draw, Selection
 from adamcb.training import _arguments, _state
 from adamcb.training._feedback_queue import FeedbackQueue, refuse_nonfinite
 from adamcb.training._meter import Meter
-from adamcb.training._ranks import Ranks, gather, refuse_other_parallelism
+from adamcb.training._ranks import Ranks, gather_scores, refuse_other_parallelism
 from adamcb.training._scoring import make_scoring
 from adamcb.training._weighed import UsageCheck, Weighed
 
@@ -260,7 +260,7 @@ class AdaptiveLoader:
             return None
         start = time.perf_counter()
         loss = batch.factors @ batch.losses.to(batch.factors.dtype)
-        shared = gather(self._ranks, batch.draw, scores, batch.losses, loss)
+        shared = gather_scores(self._ranks, batch.draw, scores, batch.losses, loss)
         self.meter.seconds["selection"] += time.perf_counter() - start
         heard = None if scores is None else shared.scores
         self._feedback.send(draw, heard, losses=shared.losses, scaled=scaled, indices=shared.indices)

@@ -139,7 +139,9 @@ def optimizers_or_default(
         return (AdamX(trainable, lr=1e-3 if lr is None else lr, fused=fused or None, **given),)
     for name, value in {"lr": lr, **settings}.items():
         if value is not None:
-            raise ValueError(f"`{name}` must be set in `optimizer` where that is given, got {name}={value!r} beside it.")
+            raise ValueError(
+                f"`{name}` must be set in `optimizer` where that is given, got {name}={value!r} beside it."
+            )
     if isinstance(optimizer, type) or not isinstance(optimizer, (Optimizer, Iterable)):
         hint = ": build it first, optimizer=AdamW(model.parameters())" if isinstance(optimizer, type) else ""
         got = optimizer.__name__ if isinstance(optimizer, type) else type(optimizer).__name__
@@ -156,7 +158,9 @@ def optimizers_or_default(
 def parameters_left_out(model: nn.Module, optimizers: Sequence[Optimizer]) -> list[str]:
     """Return the names of trainable parameters that no optimizer steps on."""
     held = {id(parameter) for one in optimizers for group in one.param_groups for parameter in group["params"]}
-    return [name for name, parameter in model.named_parameters() if parameter.requires_grad and id(parameter) not in held]
+    return [
+        name for name, parameter in model.named_parameters() if parameter.requires_grad and id(parameter) not in held
+    ]
 
 
 def warn_of_parameters_left_out(names: Sequence[str]) -> None:

@@ -67,7 +67,7 @@ class Shared(NamedTuple):
     loss: Tensor
 
 
-def gather(ranks: Ranks, draw: Draw, scores: Tensor | None, losses: Tensor, loss: Tensor) -> Shared:
+def gather_scores(ranks: Ranks, draw: Draw, scores: Tensor | None, losses: Tensor, loss: Tensor) -> Shared:
     """Tell all ranks what this one measured, and hear the same of them. One call, nothing is waited for on a device.
 
     Args:

@@ -50,9 +50,9 @@ class GradientNorms:
         self._engine.clear()
         if self._engine.passes == self._last:
             raise RuntimeError(
-                "`losses` must come from a forward pass of the model that the loader was given, and none was seen since "
-                "the last batch. Call the model itself, not `model.forward`, with gradients enabled; with torch.compile, "
-                "give the loader what it returned."
+                "`losses` must come from a forward pass of the model that the loader was given, and none was seen "
+                "since the last batch. Call the model itself, not `model.forward`, with gradients enabled. With "
+                "torch.compile, give the loader what it returned."
             )
         self._last = self._engine.passes
         return self._last

@@ -55,7 +55,7 @@ def check(state: Any, keys: Collection[str]) -> None:
 
 
 def collect(parts: Mapping[str, Stateful]) -> dict[str, Any]:
-    """Return the states of all parts. Tensors of model and optimizers are theirs, not copies, as everywhere in torch."""
+    """Return the states of all parts. Tensors of model and optimizers are not copied, as everywhere in torch."""
     return {name: part.state_dict() for name, part in parts.items()}
 
 

@@ -1,0 +1,248 @@
+"""The command line: `adamcb`, or `python -m adamcb`.
+
+Exit codes: 0 done, 1 an error that the message explains, 2 bad options, 130 stopped by Ctrl-C (143 by SIGTERM).
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from adamcb.lab.commands.compare import Options
+    from adamcb.lab.experiment import Experiment
+
+# What the extra installs, by the names that are imported.
+LAB_PACKAGES = ("matplotlib", "PIL", "pooch", "rich", "scipy", "sklearn")
+BENCHMARKS = ("selection", "norms", "optimizer", "step", "time-to-loss")
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: the same end as Ctrl-C, with another exit code."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code."""
+    missing = [name for name in LAB_PACKAGES if not _installed(name)]
+    if missing:
+        print(
+            f"adamcb: the command line needs {', '.join(missing)}, not installed here: pip install 'adamcb[lab]'",
+            file=sys.stderr,
+        )
+        return 1
+    from adamcb.lab.errors import LabError
+
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    before = signal.signal(signal.SIGTERM, _terminate)
+    try:
+        return options.run(options, parser)
+    except LabError as error:
+        print(f"adamcb: error: {error}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt as interrupt:
+        print("adamcb: stopped. The same command goes on where it stopped.", file=sys.stderr)
+        return 143 if isinstance(interrupt, Terminated) else 130
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except (ImportError, ValueError):
+        return False
+
+
+def _terminate(number: int, frame: Any) -> None:
+    raise Terminated
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of all commands; `run` in what it parses is the function to call."""
+    import adamcb
+
+    parser = argparse.ArgumentParser(prog="adamcb", description="Compare ways of choosing training batches.")
+    parser.add_argument("--version", action="version", version=f"adamcb {adamcb.__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    _add_compare(commands)
+    _add_reproduce(commands)
+    _add_regret(commands)
+    _add_inspect(commands)
+    _add_bench(commands)
+    return parser
+
+
+def _command(commands: Any, name: str, run: Callable[..., int], text: str) -> argparse.ArgumentParser:
+    parser = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".", allow_abbrev=False)
+    parser.set_defaults(run=lambda options, _: run(options, parser))
+    return parser
+
+
+def _add_compare(commands: Any) -> None:
+    from adamcb.lab.experiment import OPTIONS, add_options
+
+    parser = _command(commands, "compare", run_compare, "train one model on one dataset with several methods and seeds")
+    add_options(parser, [name for name in OPTIONS if name != "evaluations"], defaults={"epochs": None})
+    add = parser.add_argument
+    _add_running(parser)
+    add("--tensorboard", action="store_true", help="write event files for TensorBoard too")
+    add("--json", action="store_true", help="print the summary as JSON on standard output, and nothing else there")
+
+
+def _add_running(parser: argparse.ArgumentParser) -> None:
+    """Add the options that say how to run, not what."""
+    add = parser.add_argument
+    add("--jobs", type=int, metavar="N", help="processes (default: one a core; on an accelerator 1)")
+    add("--out", type=Path, metavar="DIR", help="result folder (default: named after the options)")
+    add("--data-dir", metavar="DIR", help="where to look for data files first; then in $ADAMCB_DATA and the cache")
+    # For tests: how long to train between checkpoints.
+    add("--checkpoint-seconds", type=float, default=10.0, help=argparse.SUPPRESS)
+
+
+def _add_reproduce(commands: Any) -> None:
+    from adamcb.lab.commands.reproduce import FIGURES, OVERRIDES
+    from adamcb.lab.experiment import add_options
+
+    parser = _command(commands, "reproduce", run_reproduce, "redraw the paper's figures")
+    add = parser.add_argument
+    add("figure", metavar="FIGURE", help=f"{', '.join(FIGURES)}, or all")
+    add(
+        "--scale", choices=("quick", "full"), default="quick", help="full: as in the paper; quick: ten minutes a figure"
+    )
+    add("--dataset", metavar="NAME", help="only this one of the figure's datasets")
+    add_options(parser, OVERRIDES, instead_of="the figure's")
+    _add_running(parser)
+
+
+def _add_regret(commands: Any) -> None:
+    from adamcb.lab.commands.regret import add_options
+
+    text = "measure regret on convex logistic regression against T, K and n, beside the paper's bounds"
+    add_options(_command(commands, "regret", run_regret, text))
+
+
+def _add_inspect(commands: Any) -> None:
+    text = "show the samples that the bandit came back to, likely label errors first"
+    parser = _command(commands, "inspect", run_inspect, text)
+    parser.add_argument("folder", type=Path, metavar="RUN", help="a result folder, or one of its chosen/*.npz files")
+    parser.add_argument("--method", metavar="NAME", help="default: the last of the comparison that has a bandit")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
+    parser.add_argument("--out", type=Path, metavar="FILE.png", help="default: inspect-METHOD-seedN.png in the folder")
+
+
+def _add_bench(commands: Any) -> None:
+    parser = _command(commands, "bench", run_bench, "measure against peers, from a checkout of the repository")
+    parser.add_argument("name", nargs="?", choices=(*BENCHMARKS, "all"), default="all")
+    parser.add_argument("options", nargs=argparse.REMAINDER, help="passed on to the benchmark")
+
+
+def run_compare(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Do `adamcb compare`."""
+    from adamcb.lab.commands.compare import compare
+    from adamcb.lab.output.tables import json_summary, terminal_tables
+
+    experiment = _experiment(options, parser)
+    comparison = compare(experiment, running_options(options, parser), _errors())
+    if options.json:
+        print(json.dumps(json_summary(comparison.summary, comparison.config, comparison.files), allow_nan=False))
+        return 0
+    console = _output()
+    console.print(*terminal_tables(comparison.summary, comparison.config, console.width), sep="\n")
+    for what, path in comparison.files.items():
+        console.print(f"{what}: {path}", highlight=False, soft_wrap=True)
+    return 0
+
+
+def _experiment(options: argparse.Namespace, parser: argparse.ArgumentParser) -> Experiment:
+    """Return the experiment that the options describe, or end with what is wrong with them."""
+    from adamcb.lab.errors import LabError
+    from adamcb.lab.experiment import Experiment, given_options
+    from adamcb.lab.tasks.datasets import DATASET_NAMES
+    from adamcb.lab.tasks.models import MODEL_NAMES
+
+    if options.dataset not in DATASET_NAMES and not Path(options.dataset).is_dir():
+        parser.error(f"`--dataset` must be one of {', '.join(DATASET_NAMES)}, or a folder, got {options.dataset!r}.")
+    if options.model not in MODEL_NAMES and ":" not in options.model:
+        parser.error(f"`--model` must be one of {', '.join(MODEL_NAMES)}, or FILE.py:NAME, got {options.model!r}.")
+    given = given_options(options)
+    if options.dataset == "digits":
+        given.setdefault("epochs", 30)
+    try:
+        experiment = Experiment(**given)
+        experiment.resolve_methods()
+    except (ValueError, TypeError, FileNotFoundError, LabError) as error:
+        parser.error(str(error))
+    return experiment
+
+
+def running_options(options: argparse.Namespace, parser: argparse.ArgumentParser) -> Options:
+    """Return how to run, or end with what is wrong with it."""
+    from adamcb.lab.commands.compare import Options
+
+    if options.jobs is not None and options.jobs < 1:
+        parser.error(f"`--jobs` must be at least 1, got {options.jobs}.")
+    if options.data_dir is not None and not Path(options.data_dir).is_dir():
+        parser.error(f"`--data-dir` must be an existing folder, got {options.data_dir!r}.")
+    return Options(
+        out=options.out,
+        data_dir=options.data_dir,
+        jobs=options.jobs,
+        tensorboard=getattr(options, "tensorboard", False),
+        checkpoint_seconds=options.checkpoint_seconds,
+    )
+
+
+def run_reproduce(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Do `adamcb reproduce`."""
+    from adamcb.lab.commands.reproduce import reproduce
+
+    return reproduce(options, running_options(options, parser), parser, _errors(), _output())
+
+
+def run_regret(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Do `adamcb regret`."""
+    from adamcb.lab.commands import regret
+
+    return regret.run_regret(options, parser, _errors(), _output())
+
+
+def run_inspect(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Do `adamcb inspect`."""
+    from adamcb.lab.commands.inspect import inspect_run
+
+    return inspect_run(options.folder, options.method, options.seed, options.out, _output())
+
+
+def run_bench(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
+    """Do `adamcb bench`."""
+    from adamcb.lab.commands.bench import run_benchmarks
+
+    names = BENCHMARKS if options.name == "all" else (options.name,)
+    return run_benchmarks(names, options.options)
+
+
+def _errors() -> Console:
+    from rich.console import Console
+
+    return Console(stderr=True)
+
+
+def _output() -> Console:
+    from rich.console import Console
+
+    console = Console()
+    # A log has no width: do not squeeze the table into 80 columns.
+    return console if console.is_terminal else Console(width=200)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,240 @@
+"""Rivals that look before they choose: a forward pass over candidates, of which some become the batch."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from adamcb import _checks
+from adamcb.lab.methods.rivals._scoring import Scores
+from adamcb.selection import Draw
+from adamcb.selection._base import BaseSelection
+from adamcb.selection._draw import empty_draw
+from adamcb.selection._random import new_seed, permutation
+
+
+class LookingSelection(BaseSelection):
+    """Takes its candidates from reshuffled epochs.
+
+    Args:
+        num_samples: n.
+        batch_size: K.
+        scorer: Returns the `Scores` of samples, by the model as it is now.
+        generator: Where all random numbers come from.
+    """
+
+    _learned_keys = ("order_seed", "position")
+
+    def __init__(
+        self,
+        num_samples: int,
+        batch_size: int,
+        scorer: Callable[[np.ndarray], Scores],
+        generator: torch.Generator | None,
+    ) -> None:
+        super().__init__(num_samples, batch_size, generator)
+        self.scorer = scorer
+        self._start_epoch(new_seed(self.generator))
+
+    def _start_epoch(self, seed: int) -> None:
+        self._order_seed, self._position = seed, 0
+        self._order = permutation(self.num_samples, seed)
+
+    def _candidates(self, count: int) -> np.ndarray:
+        """Return the next `count` samples of the epoch; what is left of it at its end is dropped."""
+        if self._position + count > self.num_samples:
+            self._start_epoch(new_seed(self.generator))
+        first = self._position
+        self._position += count
+        return self._order[first : first + count].astype(np.int64)
+
+    def _drawn(self, indices: np.ndarray, probs: Any, loss_weights: Any) -> Draw:
+        draw = empty_draw(self.batch_size, self._origin)
+        draw.indices[:], draw.probs[:], draw.loss_weights[:] = indices, probs, loss_weights
+        return draw.frozen()
+
+    def _uniform(self, indices: np.ndarray) -> Draw:
+        return self._drawn(indices, self.batch_size / self.num_samples, 1.0 / self.batch_size)
+
+    def inclusion_probs(self) -> np.ndarray:
+        """Return float64[n], K/n: what can be said before the forward pass."""
+        return np.full(self.num_samples, self.batch_size / self.num_samples)
+
+    def _learned(self) -> dict[str, Any]:
+        return {"order_seed": self._order_seed, "position": self._position}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self._start_epoch(state["order_seed"])
+        self._position = state["position"]
+
+
+class SelectiveBackprop(LookingSelection):
+    """Selective-Backprop (Jiang et al. 2019, "Accelerating deep learning by focusing on the biggest losers").
+
+    Every sample gets a forward pass, and is taken for the backward pass with probability CDF(loss)^β, CDF being its
+    rank among the last 1024 losses, itself among them, divided by their number; equal losses share the mean of their
+    ranks. Taken samples queue up until there are K. They all weigh the same: hard samples count more, on purpose, so
+    the gradient is biased. As in the authors' code β is 3, which takes a quarter of the samples, and the first epoch
+    takes all. (Theirs makes a forward pass for it in that epoch too, which is spared here.)
+
+    Args:
+        num_samples: n.
+        batch_size: K.
+        scorer: Returns the `Scores` of samples, by the model as it is now.
+        beta: β.
+        history: How many losses the CDF is made of.
+        exploration: Not used.
+        generator: Where all random numbers come from.
+    """
+
+    learns = False  # from the scores of batches; it learns from its own forward passes
+    _learned_keys = ("order_seed", "position", "draws", "queue", "history")
+
+    def __init__(
+        self,
+        num_samples: int,
+        batch_size: int,
+        *,
+        scorer: Callable[[np.ndarray], Scores],
+        beta: float = 3.0,
+        history: int = 1024,
+        exploration: float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(num_samples, batch_size, scorer, generator)
+        self.beta = _checks.real("beta", beta, low=0.0)
+        self.history = _checks.integer("history", history, low=1)
+        self._draws = 0
+        self._queue, self._losses = np.empty(0, dtype=np.int64), np.empty(0)
+
+    def draw(self) -> Draw:
+        """Look at candidates until K of them are taken."""
+        self._draws += 1
+        if self._draws <= self.num_samples // self.batch_size:
+            return self._uniform(self._candidates(self.batch_size))
+        while len(self._queue) < self.batch_size:
+            candidates = self._candidates(self.batch_size)
+            taken = self._take(self.scorer(candidates).losses)
+            self._queue = np.concatenate([self._queue, candidates[taken]])
+        batch, self._queue = self._queue[: self.batch_size], self._queue[self.batch_size :]
+        return self._uniform(batch)
+
+    def _take(self, losses: np.ndarray) -> np.ndarray:
+        """Return which of the candidates with these losses are taken, bool[m]."""
+        uniforms = torch.rand(len(losses), dtype=torch.float64, generator=self.generator).numpy()
+        return uniforms < self.note_losses(losses)
+
+    def note_losses(self, losses: np.ndarray) -> np.ndarray:
+        """Add losses to the history, and return with what probability each of their samples is taken."""
+        self._losses = np.concatenate([self._losses, losses])[-self.history :]
+        ascending = np.sort(self._losses)
+        first, last = (np.searchsorted(ascending, losses, side=side) for side in ("left", "right"))
+        ranks = (first + 1 + last) / 2  # the mean of those of equal losses, which are first + 1 to last
+        return (ranks / len(ascending)) ** self.beta
+
+    def update(self, draw: Draw, norms: Any) -> None:
+        """Check `draw` and `norms` as every selection does; it learned from the forward pass."""
+        _checks.vector("norms", self._check_feedback(draw, norms))
+
+    def _settings(self) -> dict[str, Any]:
+        return {**super()._settings(), "beta": self.beta, "history": self.history}
+
+    def _learned(self) -> dict[str, Any]:
+        queue, losses = torch.from_numpy(self._queue.copy()), torch.from_numpy(self._losses.copy())
+        return {**super()._learned(), "draws": self._draws, "queue": queue, "history": losses}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        super()._restore(state)
+        self._draws = state["draws"]
+        self._queue, self._losses = state["queue"].numpy().copy(), state["history"].numpy().copy()
+
+
+class Presampling(LookingSelection):
+    """Presampling (Katharopoulos and Fleuret 2018, "Not all samples are created equal", Algorithm 1).
+
+    While τ ≤ τ_th: reshuffled epochs. Above: B candidates get a forward pass, which gives gᵢ in proportion to the norm
+    of the gradient at the logits; K of them are drawn with replacement by g and weigh 1/(B gᵢ), which is unbiased.
+    τ = √(B Σg²), smoothed, says how much larger a uniform batch would have to be for the same variance. It is estimated
+    from all candidates, or from the batch itself while batches are uniform, at no cost.
+
+    The defaults are those of the authors' library: B = 3K, τ_th = (B + 3K)/(3K), where they expect the forward pass to
+    pay if a backward costs two of it, and momentum 0.9. (Some of their experiments have B = 5K and τ_th = 1.5.)
+
+    Args:
+        num_samples: n.
+        batch_size: K.
+        scorer: Returns the `Scores` of samples, by the model as it is now.
+        presample: B/K.
+        threshold: τ_th; None: (B + 3K)/(3K).
+        momentum: Of the moving average of τ.
+        exploration: Not used.
+        generator: Where all random numbers come from.
+    """
+
+    _learned_keys = ("order_seed", "position", "tau")
+
+    def __init__(
+        self,
+        num_samples: int,
+        batch_size: int,
+        *,
+        scorer: Callable[[np.ndarray], Scores],
+        presample: float = 3.0,
+        threshold: float | None = None,
+        momentum: float = 0.9,
+        exploration: float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(num_samples, batch_size, scorer, generator)
+        self.presample = _checks.real("presample", presample, low=1.0)
+        self.num_candidates = min(self.num_samples, int(self.presample * self.batch_size))
+        default = (self.num_candidates + 3 * self.batch_size) / (3 * self.batch_size)
+        self.threshold = default if threshold is None else _checks.real("threshold", threshold, low=0.0)
+        self.momentum = _checks.real("momentum", momentum, low=0.0, high=1.0)
+        self.tau = 0.0
+
+    def draw(self) -> Draw:
+        """Return the next batch of the epoch, or one that is chosen from candidates."""
+        if self.tau <= self.threshold:
+            return self._uniform(self._candidates(self.batch_size))
+        candidates = self._candidates(self.num_candidates)
+        probs = _normalized(self.scorer(candidates).bounds)
+        self._note(probs)
+        targets = torch.rand(self.batch_size, dtype=torch.float64, generator=self.generator).numpy()
+        sums = np.cumsum(probs)
+        # Rounding must not lead past the last candidate that can be drawn.
+        picked = np.minimum(np.searchsorted(sums, targets * sums[-1], side="right"), np.flatnonzero(probs)[-1])
+        loss_weights = 1.0 / (self.batch_size * self.num_candidates * probs[picked])
+        return self._drawn(candidates[picked], 1.0 / (self.num_samples * loss_weights), loss_weights)
+
+    def update(self, draw: Draw, norms: Any) -> None:
+        """Estimate τ from a uniform batch's norms at the logits; a chosen one has told it already."""
+        scores = _checks.vector("norms", self._check_feedback(draw, norms))
+        if np.all(draw.loss_weights == 1.0 / self.batch_size):
+            self._note(_normalized(scores))
+
+    def _note(self, probs: np.ndarray) -> None:
+        # The paper's (1 − ‖g − u‖²/‖g‖²)^(−1/2), u being uniform.
+        new = math.sqrt(len(probs) * float(probs @ probs))
+        self.tau = self.momentum * self.tau + (1.0 - self.momentum) * new
+
+    def _settings(self) -> dict[str, Any]:
+        own = {"presample": self.presample, "threshold": self.threshold, "momentum": self.momentum}
+        return {**super()._settings(), **own}
+
+    def _learned(self) -> dict[str, Any]:
+        return {**super()._learned(), "tau": self.tau}
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        super()._restore(state)
+        self.tau = state["tau"]
+
+
+def _normalized(scores: np.ndarray) -> np.ndarray:
+    """Return scores that sum to 1; equal ones if all are 0."""
+    total = scores.sum()
+    return scores / total if total > 0.0 else np.full(len(scores), 1.0 / len(scores))

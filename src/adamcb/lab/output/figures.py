@@ -1,0 +1,157 @@
+"""Curves on paper: means over seeds with a band of one standard deviation, as PNG and SVG."""
+
+from __future__ import annotations
+
+import math
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import LogFormatter, MaxNLocator
+
+from adamcb.lab.experiment import title_of
+from adamcb.lab.output.looks import look_of
+from adamcb.lab.results.columns import Measure, Row, measures_of
+from adamcb.lab.results.files import whole_file
+from adamcb.lab.results.summary import curves_of
+
+STYLE: Any = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.color": "#dddddd",
+    "grid.linewidth": 0.6,
+    "legend.frameon": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "adamcb",  # the same figure is the same file
+}
+
+
+class _PlainNumbers(LogFormatter):
+    """Writes 0.2 where its parent would write 2e-01."""
+
+    def __call__(self, x: float, pos: int | None = None) -> str:
+        return f"{x:g}" if super().__call__(x, pos) else ""
+
+
+def draw_comparison(folder: Path, results: Sequence[Row], config: dict[str, Any]) -> list[Path]:
+    """Write epochs.png, epochs.svg, seconds.png and seconds.svg: losses and metrics, in training and test."""
+    written, measures = [], measures_of(config)
+    rows = len(measures) // 2
+    with matplotlib.rc_context(STYLE):
+        for horizontal in ("epochs", "seconds"):
+            figure = Figure(figsize=(9.0, 3.3 * rows), layout="constrained")
+            for axes, measure in zip(figure.subplots(rows, 2).flat, measures, strict=True):
+                draw_panel(axes, results, config, measure, horizontal)
+            _finish(figure, config, title_of(config), config["notes"])
+            written += save(figure, folder, horizontal)
+    return written
+
+
+def draw_paper_figure(
+    folder: Path, name: str, title: str, parts: Sequence[tuple[Sequence[Row], dict[str, Any]]], notes: Sequence[str]
+) -> list[Path]:
+    """Write a figure laid out as the paper's: a column for each dataset, training loss above test loss.
+
+    Of a single dataset they are side by side.
+    """
+    columns = len(parts)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(4.2 * columns, 6.6) if columns > 1 else (9.0, 4.4), layout="constrained")
+        shape = (2, columns) if columns > 1 else (1, 2)
+        grid = figure.subplots(*shape, squeeze=False).reshape(2, columns)
+        for column, (results, config) in enumerate(parts):
+            losses = [measure for measure in measures_of(config) if measure.is_loss]
+            for axes, measure in zip(grid[:, column], losses, strict=True):
+                draw_panel(axes, results, config, measure, "epochs")
+                axes.set_title(f"{config['dataset']}: {measure.title}")
+        _finish(figure, parts[0][1], title, notes)
+        return save(figure, folder, name)
+
+
+def draw_panel(axes: Axes, results: Sequence[Row], config: dict[str, Any], measure: Measure, horizontal: str) -> None:
+    """Draw one measure of all methods: on a logarithmic axis where it spans much, or in percent."""
+    scale = 100.0 if measure.percent else 1.0
+    drawn: list[float] = []
+    for method in config["methods"]:
+        across, mean, spread = _curve(results, method, measure.name, horizontal)
+        if not len(mean):
+            continue
+        look = look_of(method, config["methods"])
+        drawn += list(mean if measure.is_loss else mean[1:])
+        low, high = scale * (mean - spread), scale * (mean + spread)
+        if measure.is_loss:
+            low = np.maximum(low, 0.5 * mean)  # a logarithmic axis has no room for 0
+        axes.fill_between(across, low, high, color=look.color, alpha=0.15, linewidth=0)
+        axes.plot(
+            across,
+            scale * mean,
+            color=look.color,
+            linestyle=look.dashes,
+            marker=look.marker,
+            markersize=4.5,
+            markevery=max(1, math.ceil(len(mean) / 12)),
+            linewidth=1.5,
+            label=config["labels"][method],
+        )
+    axes.set_title(measure.title + (", %" if measure.percent else ""))
+    axes.set_xlabel("epoch" if horizontal == "epochs" else "seconds of training")
+    _scale_vertical(axes, measure, drawn)
+    if horizontal == "epochs":
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _scale_vertical(axes: Axes, measure: Measure, drawn: Sequence[float]) -> None:
+    if not drawn:
+        return
+    if not measure.percent and not measure.higher_is_better and max(drawn) > 5.0 * min(drawn) > 0.0:
+        axes.set_yscale("log")
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(_PlainNumbers(minor_thresholds=(1.0, 0.4)))
+    elif measure.percent:
+        # The leap from guessing would press all that follows into a line.
+        worst, best = 100.0 * min(drawn), 100.0 * max(drawn)
+        axes.set_ylim(max(0.0, worst - 1.0 - 0.05 * (best - worst)), best + 0.5 + 0.05 * (best - worst))
+
+
+def _curve(results: Sequence[Row], method: str, measure: str, horizontal: str) -> tuple[np.ndarray, ...]:
+    """Return where, mean and standard deviation over seeds, up to where the first run ended."""
+    runs = [rows for (name, _), rows in curves_of(results).items() if name == method]
+    length = min((len(rows) for rows in runs), default=0)
+    column = "epoch" if horizontal == "epochs" else "seconds"
+    across = np.array([[row[column] for row in rows[:length]] for rows in runs], dtype=float)
+    values = np.array([[row[measure] for row in rows[:length]] for rows in runs], dtype=float)
+    if not values.size:
+        return np.empty(0), np.empty(0), np.empty(0)
+    spread = values.std(axis=0, ddof=1) if len(runs) > 1 else np.zeros(length)
+    return across.mean(axis=0), values.mean(axis=0), spread
+
+
+def _finish(figure: Figure, config: dict[str, Any], title: str, notes: Sequence[str]) -> None:
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    columns = math.ceil(len(labels) / math.ceil(len(labels) / 4)) if labels else 1
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=4.0)
+    seeds = len(config["seeds"])
+    band = f"mean and one standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    lines = [title, f"{band}, batch size {config['batch_size']}, learning rate {config['lr'] or 'of each method'}"]
+    letters = int(11.0 * figure.get_figwidth())
+    figure.suptitle("\n".join(textwrap.fill(line, letters) for line in [*lines, *notes]), fontsize=10)
+
+
+def save(figure: Figure, folder: Path, name: str) -> list[Path]:
+    """Write a figure as PNG and SVG, each whole or not at all."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # laid out once for both
+    paths = [folder / f"{name}.png", folder / f"{name}.svg"]
+    for path in paths:
+        with whole_file(path) as place:
+            # Without a date the same figure is the same file.
+            metadata = {"Date": None} if path.suffix == ".svg" else None
+            figure.savefig(place, dpi=150, metadata=metadata)
+    return paths

@@ -1,0 +1,130 @@
+"""Telling how the runs get on: bars in a terminal, plain lines anywhere else. Always on standard error."""
+
+from __future__ import annotations
+
+import math
+import time
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.progress import Progress as Bars
+
+from adamcb.lab.runs import Progress
+from adamcb.lab.runs.workers import Event, Finished, Note
+
+QUIET_SECONDS = 10.0
+
+
+def make_display(console: Console, *, num_runs: int, epochs: int) -> BarDisplay | LineDisplay:
+    """Return the display that fits where standard error goes."""
+    return BarDisplay(console, num_runs, epochs) if console.is_terminal else LineDisplay(console, num_runs, epochs)
+
+
+class BarDisplay:
+    """One bar for all runs, and one for each run that is going on."""
+
+    def __init__(self, console: Console, num_runs: int, epochs: int) -> None:
+        self.num_runs, self.epochs = num_runs, epochs
+        self._bars = Bars(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=24),
+            TextColumn("{task.fields[state]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+            transient=True,
+        )
+        self._all = self._bars.add_task(f"{num_runs} runs", total=None, state="")
+        self._tasks: dict[tuple[str, int], TaskID] = {}
+        self._notes: set[str] = set()
+        self._steps: dict[tuple[str, int], int] = {}
+        self._done = 0
+
+    def __call__(self, event: Event) -> None:
+        """Show one event."""
+        if isinstance(event, Progress):
+            self._advance(event)
+        elif isinstance(event, Finished):
+            self._done += 1
+            self._bars.remove_task(self._tasks.pop((event.method, event.seed)))
+            self._bars.update(self._all, state=f"{self._done}/{self.num_runs} done")
+        elif isinstance(event, Note) and event.text not in self._notes:
+            self._notes.add(event.text)
+            self._bars.console.print(event.text, markup=False, highlight=False)
+
+    def _advance(self, event: Progress) -> None:
+        run = (event.method, event.seed)
+        state = f"epoch {event.epoch}/{self.epochs}" + ("" if math.isnan(event.loss) else f"  loss {event.loss:.4f}")
+        if run not in self._tasks:
+            # A resumed run starts where it was, so that the time left is reckoned from what is done now.
+            name = f"{event.method}  seed {event.seed}"
+            self._tasks[run] = self._bars.add_task(name, total=event.total_steps, completed=event.step, state=state)
+            self._bars.update(self._all, total=self.num_runs * event.total_steps)
+        self._bars.update(self._tasks[run], completed=event.step, state=state)
+        self._steps[run] = event.step
+        self._bars.update(self._all, completed=sum(self._steps.values()), state=f"{self._done}/{self.num_runs} done")
+
+    def __enter__(self) -> BarDisplay:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bars.stop()
+
+
+class LineDisplay:
+    """A line when a run ends, and one every ten seconds while nothing ends."""
+
+    def __init__(self, console: Console, num_runs: int, epochs: int) -> None:
+        self.console, self.num_runs, self.epochs = console, num_runs, epochs
+        self._start = self._last = time.monotonic()
+        self._notes: set[str] = set()
+        self._latest: dict[tuple[str, int], Progress] = {}
+        self._first: dict[tuple[str, int], int] = {}
+        self._done = 0
+
+    def __call__(self, event: Event) -> None:
+        """Show one event."""
+        if isinstance(event, Progress):
+            run = (event.method, event.seed)
+            self._first.setdefault(run, event.step)
+            self._latest[run] = event
+            if time.monotonic() - self._last >= QUIET_SECONDS:
+                self._say(self._latest[run], f"epoch {event.epoch}/{self.epochs}")
+        elif isinstance(event, Finished):
+            self._done += 1
+            self._say(self._latest[event.method, event.seed], "done")
+        elif event.text not in self._notes:
+            self._notes.add(event.text)
+            self._print(event.text)
+
+    def _say(self, event: Progress, what: str) -> None:
+        self._print(
+            f"[{self._done}/{self.num_runs}] {event.method} seed {event.seed} {what}, step {event.step}/"
+            f"{event.total_steps}, loss {event.loss:.4f}, {self._time_left(event.total_steps)}"
+        )
+
+    def _time_left(self, total_steps: int) -> str:
+        """Return how long the rest takes at the pace so far."""
+        made = sum(event.step - self._first[run] for run, event in self._latest.items())
+        missing = sum(total_steps - event.step for event in self._latest.values())
+        missing += (self.num_runs - len(self._latest)) * total_steps
+        elapsed = time.monotonic() - self._start
+        return f"{elapsed:.0f} s, {missing * elapsed / made if made else math.nan:.0f} s left"
+
+    def _print(self, text: str) -> None:
+        self._last = time.monotonic()
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def __enter__(self) -> LineDisplay:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        pass

@@ -1,0 +1,161 @@
+"""From a result folder to plain records; every number is checked here and nowhere later."""
+
+from __future__ import annotations
+
+import csv
+import json
+import zipfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from adamcb.lab.results.columns import PICTURE_FIELDS, READINGS, Measure, measures_of
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of results.csv or selection.csv; a value that is empty or not a number is NaN."""
+
+    method: str
+    seed: int
+    epoch: int
+    values: dict[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """The samples that one run chose most often, most first, as `np.load` gave them."""
+
+    method: str
+    seed: int
+    arrays: dict[str, np.ndarray]
+
+
+@dataclass(frozen=True, eq=False)
+class Folder:
+    """What a result folder holds.
+
+    Attributes:
+        config: config.json.
+        methods: those of results.csv, in the order of config.json if it names them.
+        labels: what the reader sees of each method: its label in config.json, or its name.
+        measures: what was measured, losses first.
+        results: results.csv.
+        selection: selection.csv; empty if there is none.
+        summary: summary.csv, header first; empty if there is none.
+        chosen: chosen/*.npz, by method and seed; empty if there are none.
+    """
+
+    config: dict[str, Any]
+    methods: list[str]
+    labels: dict[str, str]
+    measures: list[Measure]
+    results: list[Row]
+    selection: list[Row]
+    summary: list[list[str]]
+    chosen: list[Chosen]
+
+
+def read_folder(folder: Path) -> Folder:
+    """Read the files that the page is made of."""
+    config = _read_config(_required(folder / "config.json"))
+    measures = measures_of(config)
+    columns = ("step", "seconds", *(measure.name for measure in measures))
+    results = _read_rows(_required(folder / "results.csv"), columns)
+    if not results:
+        raise ValueError(f"`results.csv` must hold at least one row, got none in {folder / 'results.csv'}.")
+    methods = _in_order(list(dict.fromkeys(row.method for row in results)), config.get("methods"))
+    path = folder / "selection.csv"
+    selection = _read_rows(path, READINGS) if path.is_file() else []
+    seeds = sorted({row.seed for row in results})
+    return Folder(
+        config=config,
+        methods=methods,
+        labels=_labels(methods, config.get("labels")),
+        measures=measures,
+        results=results,
+        selection=[row for row in selection if row.method in methods],
+        summary=_read_summary(folder / "summary.csv"),
+        chosen=[chosen for method in methods for seed in seeds for chosen in _read_chosen(folder, method, seed)],
+    )
+
+
+def _required(path: Path) -> Path:
+    if not path.is_file():
+        raise FileNotFoundError(f"`folder` must hold {path.name}, got folder={str(path.parent)!r} without it.")
+    return path
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ValueError(f"{path} must be JSON: {error}.") from error
+    if not isinstance(config, dict):
+        raise ValueError(f"{path} must hold a JSON object, got a {type(config).__name__}.")
+    return config
+
+
+def _in_order(found: list[str], wanted: Any) -> list[str]:
+    """Return `found`, those named in `wanted` first and in its order."""
+    names = [str(name) for name in wanted] if isinstance(wanted, list) else []
+    return [name for name in dict.fromkeys(names) if name in found] + [name for name in found if name not in names]
+
+
+def _labels(methods: list[str], given: Any) -> dict[str, str]:
+    """Return a label for each method; its name where none is given, or where two would be labeled alike."""
+    labels = {name: str(given.get(name, name)) if isinstance(given, dict) else name for name in methods}
+    shared = [label for label in labels.values() if list(labels.values()).count(label) > 1]
+    return {name: name if label in shared else label for name, label in labels.items()}
+
+
+def _read_rows(path: Path, columns: tuple[str, ...]) -> list[Row]:
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(file)
+        missing = [name for name in ("method", "seed", "epoch", *columns) if name not in (reader.fieldnames or ())]
+        if missing:
+            raise ValueError(f"{path} must have the columns {', '.join(missing)}, got {reader.fieldnames}.")
+        return [_read_row(line, columns, f"{path}, line {reader.line_num}") for line in reader]
+
+
+def _read_row(line: dict[str, str], columns: tuple[str, ...], place: str) -> Row:
+    try:
+        values = {name: float(line[name] or "nan") for name in columns}
+        return Row(line["method"], int(line["seed"]), int(line["epoch"]), values)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{place} must hold a number in every column but the first: {error}.") from error
+
+
+def _read_summary(path: Path) -> list[list[str]]:
+    if not path.is_file():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        rows = [row for row in csv.reader(file) if row]
+    for number, row in enumerate(rows, start=1):
+        if len(row) != len(rows[0]):
+            raise ValueError(f"{path} must have {len(rows[0])} fields a row, got {len(row)} in row {number}.")
+    return rows
+
+
+def _read_chosen(folder: Path, method: str, seed: int) -> list[Chosen]:
+    """Read the pictures of one run: a list of one, or of none."""
+    path = folder / "chosen" / f"{method}-seed{seed}.npz"
+    if not path.is_file():
+        return []
+    try:
+        # Opened here because np.load leaves a file that is no zip file open.
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in PICTURE_FIELDS}
+    except (KeyError, OSError, ValueError, zipfile.BadZipFile) as error:
+        raise ValueError(f"{path} must be an npz file with {', '.join(PICTURE_FIELDS)}: {error}.") from error
+    lengths = {len(array) if array.ndim else -1 for array in arrays.values()}
+    image = arrays["image"]
+    pictures = image.dtype == np.uint8 and (image.ndim == 3 or (image.ndim == 4 and image.shape[3] == 3))
+    if len(lengths) != 1 or not pictures:
+        raise ValueError(
+            f"{path} must hold arrays of one length and image uint8 [m, H, W] or [m, H, W, 3], got image of shape "
+            f"{image.shape} and type {image.dtype}."
+        )
+    return [Chosen(method, seed, arrays)]

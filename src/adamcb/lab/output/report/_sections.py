@@ -1,0 +1,205 @@
+"""The parts of the page that need no script: notes, tiles, table, pictures, configuration. All text is escaped here."""
+
+from __future__ import annotations
+
+import json
+import math
+from html import escape
+from typing import Any
+
+import numpy as np
+
+from adamcb.lab.output.report._pictures import data_uri
+from adamcb.lab.output.report._read import Chosen, Folder
+from adamcb.lab.output.report._table import finals, summary_table, title, with_deviation
+
+Styles = dict[str, str]
+# Shown elsewhere, or of no use to a reader.
+NOT_SETTINGS = ("notes", "note", "labels", "format")
+
+
+def notes(config: dict[str, Any]) -> str:
+    """Return what the reader should know first, if the configuration notes anything."""
+    found = config.get("notes") or config.get("note") or []
+    texts = [found] if isinstance(found, str) else list(found)
+    paragraphs = "".join(f"<p>{escape(str(text))}</p>" for text in texts if text)
+    return f'<div class="notice" role="note">{paragraphs}</div>' if paragraphs else ""
+
+
+def swatch(style: str) -> str:
+    """Return a piece of a method's line."""
+    return (
+        '<svg class="swatch" viewBox="0 0 34 10" aria-hidden="true">'
+        f'<line class="line {style}" x1="1" x2="33" y1="5" y2="5"/></svg>'
+    )
+
+
+def tiles(folder: Folder, styles: Styles) -> str:
+    """Return the results in short: the best method by four measures, and how far the next one is."""
+    wanted = [
+        ("Lowest final training loss", "train_loss", finals(folder, "train_loss"), 1),
+        ("Lowest final test loss", "test_loss", finals(folder, "test_loss"), 1),
+        ("Highest final test accuracy", "test_accuracy", finals(folder, "test_accuracy"), -1),
+    ]
+    if folder.selection:
+        moments = finals(folder, "second_moment")
+        reductions = {method: (1.0 - mean, deviation) for method, (mean, deviation) in moments.items()}
+        wanted.append(("Largest variance reduction", "variance_reduction", reductions, -1))
+    else:
+        wanted.append(("Shortest training, seconds", "seconds", finals(folder, "seconds"), 1))
+    return "".join(_tile(*tile, folder.labels, styles) for tile in wanted)
+
+
+def _tile(
+    heading: str, name: str, values: dict[str, tuple[float, float]], sign: int, labels: dict[str, str], styles: Styles
+) -> str:
+    known = [(method, *pair) for method, pair in values.items() if math.isfinite(pair[0])]
+    if not known:
+        return ""
+    (method, mean, deviation), *others = sorted(known, key=lambda entry: sign * entry[1])
+    after = ""
+    if others:
+        other, other_mean, other_deviation = others[0]
+        spread = np.nanmax([deviation, other_deviation, 0.0])
+        near = "; less than one standard deviation apart" if abs(mean - other_mean) < spread else ""
+        after = f"Next: {escape(labels[other])}, {with_deviation(name, other_mean, other_deviation)}{near}"
+    text = with_deviation(name, mean, deviation)
+    value, _, spread_text = text.removesuffix("\u00a0%").partition(" ± ")
+    value += "\u00a0%" if text.endswith("%") else ""
+    small = f" <small>± {spread_text}</small>" if spread_text else ""
+    return (
+        f'<div class="card tile"><h3>{heading}</h3><p class="value">{value}{small}</p>'
+        f'<p class="who">{swatch(styles[method])}{escape(labels[method])}</p><p class="next">{after}</p></div>'
+    )
+
+
+def table(folder: Folder, styles: Styles) -> str:
+    """Return the summary as a table whose columns can be sorted."""
+    summary = summary_table(folder)
+    head = "".join(f'<th scope="col"><button type="button">{escape(name)}</button></th>' for name in summary.header)
+    rows = []
+    for method, *cells in summary.rows:
+        mark = swatch(styles[method.text]) if method.text in styles else ""
+        fields = "".join(
+            f"<td{' class=best' if cell.best else ''}{'' if cell.value is None else f' data-value={cell.value!r}'}>"
+            f"{escape(cell.text)}</td>"
+            for cell in cells
+        )
+        name = escape(folder.labels.get(method.text, method.text))
+        rows.append(f'<tr><th scope="row"><span class="named">{mark}{name}</span></th>{fields}</tr>')
+    return (
+        '<div class="card"><p class="note">Mean ± standard deviation over seeds; ★ marks the best of a column. Press a '
+        'heading to sort.</p><div class="scroll" tabindex="0" role="region" aria-label="Summary table">'
+        f'<table class="numbers sortable"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+        "</div></div>"
+    )
+
+
+def selection(folder: Folder) -> str:
+    """Return the frame of the section on the selection, which the script fills."""
+    if not folder.selection:
+        return ""
+    return (
+        '<section id="selection"><h2>How the selection behaved</h2>'
+        '<div class="legend" role="group" aria-label="Methods shown"></div>'
+        '<div id="selection-readings" class="panels"></div><h3 class="after">Probabilities over time</h3>'
+        '<p class="note">How much likelier a sample is to be in a batch than under uniform sampling, at the end of '
+        "each epoch: quantiles over the training set, mean over seeds. "
+        f'<span id="selection-uniform"></span></p><ul class="key">{_key()}</ul>'
+        '<div id="selection-fans" class="panels"></div></section>'
+    )
+
+
+def _key() -> str:
+    lines = (("q-50", "median"), ("q-90", "10 % and 90 %"), ("q-99", "99 %"), ("q-end", "smallest and largest"))
+    return "".join(f"<li>{swatch(style)}{words}</li>" for style, words in lines)
+
+
+def chosen(folder: Folder) -> str:
+    """Return the pictures of the samples that were chosen most, one gallery a run."""
+    if not folder.chosen:
+        return ""
+    names = folder.config.get("class_names")
+    classes = [str(name) for name in names] if isinstance(names, list) else []
+    epochs = max(row.epoch for row in folder.results)
+    galleries = "".join(_gallery(run, folder, classes) for run in folder.chosen)
+    return (
+        '<section id="chosen"><h2>Samples chosen most</h2><div class="card"><form id="gallery-controls" '
+        f'class="controls" aria-label="Which pictures" autocomplete="off" hidden>{_choices(folder)}'
+        '<label class="check"><input type="checkbox" name="wrong"><span>Only where label and prediction differ</span>'
+        "</label></form>"
+        f'<p class="note">Most often first. Uniform sampling takes each sample about once an epoch: here {epochs} '
+        f"time{'' if epochs == 1 else 's'}. The prediction is that of the trained model. A sample that is chosen often "
+        f"and predicted as another class is hard, or mislabeled.</p>{galleries}"
+        '<p id="gallery-missing" class="note" hidden>This run kept no pictures.</p>'
+        '<button type="button" id="gallery-more" class="small more" hidden>Show all</button></div></section>'
+    )
+
+
+def _choices(folder: Folder) -> str:
+    """Return the two boxes that choose a run. A method is named by its place, so that any name will do."""
+    places = dict.fromkeys(folder.methods.index(run.method) for run in folder.chosen)
+    first = _most_selective(folder)
+    methods = "".join(
+        f'<option value="{i}"{" selected" if method == first else ""}>{escape(folder.labels[method])}</option>'
+        for i, method in ((i, folder.methods[i]) for i in places)
+    )
+    seeds = "".join(f'<option value="{seed}">{seed}</option>' for seed in sorted({run.seed for run in folder.chosen}))
+    return (
+        f'<label class="field"><span>Method</span><select name="method">{methods}</select></label>'
+        f'<label class="field"><span>Seed</span><select name="seed">{seeds}</select></label>'
+    )
+
+
+def _most_selective(folder: Folder) -> str:
+    """Return the method whose pictures say most: whose largest probability is the largest, or else whose counts are."""
+    probs = finals(folder, "prob_max") if folder.selection else {}
+    return max(
+        folder.chosen,
+        key=lambda run: (np.nan_to_num(probs.get(run.method, (0.0,))[0]), run.arrays["count"].max(initial=0)),
+    ).method
+
+
+def _gallery(run: Chosen, folder: Folder, classes: list[str]) -> str:
+    place, name = folder.methods.index(run.method), escape(folder.labels[run.method])
+    samples = range(len(run.arrays["image"]))
+    pictures = "".join(_picture({name: array[i] for name, array in run.arrays.items()}, classes) for i in samples)
+    return (
+        f'<div class="gallery" data-method="{place}" data-seed="{run.seed}"><h3>{name}, seed {run.seed}'
+        f'</h3><ul class="pictures">{pictures}</ul><p class="empty note" hidden>None: every one of these is predicted '
+        "as labeled.</p></div>"
+    )
+
+
+def _picture(sample: dict[str, Any], classes: list[str]) -> str:
+    truth, guess = (escape(_class_name(int(sample[name]), classes)) for name in ("label", "prediction"))
+    wrong = " wrong" if sample["label"] != sample["prediction"] else ""
+    # The words beside it say all that a description could.
+    return (
+        f'<li class="picture{wrong}"><img src="{data_uri(sample["image"])}" alt="" loading="lazy">'
+        f'<b>{int(sample["count"])}×</b>label {truth}<br><span class="said">predicted {guess}</span><br>'
+        f'<span class="said">loss {float(sample["loss"]):.2g}<br>no. {int(sample["index"])}</span></li>'
+    )
+
+
+def _class_name(number: int, classes: list[str]) -> str:
+    return classes[number] if 0 <= number < len(classes) else str(number)
+
+
+def configuration(config: dict[str, Any]) -> str:
+    """Return every setting as a pair of name and value; what is nested is taken apart."""
+    pairs = [(title(name), value) for name, value in config.items() if name not in NOT_SETTINGS and value != {}]
+    return "".join(
+        f"<div{' class=long' if len(text) > 60 else ''}><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>"
+        for name, text in ((name, _setting(value)) for name, value in pairs)
+    )
+
+
+def _setting(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_setting(part)}" for name, part in value.items())
+    if isinstance(value, list):
+        return ", ".join(_setting(part) for part in value)
+    if value is None or isinstance(value, bool):
+        return {None: "–", True: "yes", False: "no"}[value]
+    return value if isinstance(value, str) else json.dumps(value)

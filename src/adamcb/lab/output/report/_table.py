@@ -1,0 +1,123 @@
+"""The summary table: from summary.csv, or from the results where there is none."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from adamcb.lab.output.report._read import Folder
+from adamcb.lab.results.columns import READINGS
+from adamcb.lab.results.statistics import mean_and_spread
+
+DEVIATION_ENDINGS = ("_std", "_deviation", "_sd")
+WORDS = {"lr": "learning rate", "num_train": "training samples", "num_test": "test samples"}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A field of the table: what is shown, and the number it is sorted by (None: it is a text)."""
+
+    text: str
+    value: float | None = None
+    best: bool = False
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table whose first column is the method."""
+
+    header: list[str]
+    rows: list[list[Cell]]
+
+
+def summary_table(folder: Folder) -> Table:
+    """Return the table with means and deviations in one column and the best of each column marked."""
+    rows = folder.summary if len(folder.summary) > 1 else _from_results(folder)
+    columns = dict(zip(rows[0], map(list, zip(*rows[1:], strict=True)), strict=True))
+    header, cells = [], []
+    for name, texts in columns.items():
+        if _mean_of(name, columns):
+            continue
+        deviations = next((columns[key] for key in columns if _mean_of(key, columns) == name), None)
+        header.append(title(name))
+        cells.append(_column(name, texts, deviations))
+    return Table(header, [list(row) for row in zip(*cells, strict=True)])
+
+
+def _mean_of(name: str, columns: dict[str, list[str]]) -> str | None:
+    """Return the column whose deviations `name` holds, if it is such a column."""
+    stems = [name.removesuffix(ending) for ending in DEVIATION_ENDINGS if name.endswith(ending)]
+    return next((mean for stem in stems for mean in (stem, f"{stem}_mean") if mean in columns), None)
+
+
+def title(name: str) -> str:
+    """Return a name of a column or of a setting as words."""
+    words = WORDS.get(name, name.removesuffix("_mean").replace("_", " "))
+    return words[:1].upper() + words[1:]
+
+
+def _column(name: str, texts: list[str], deviations: list[str] | None) -> list[Cell]:
+    values = [_number(text) for text in texts]
+    if name == "method" or any(value is None for value in values):
+        return [Cell(text) for text in texts]
+    known = [value for value in values if value is not None]
+    best = _best(name, known)
+    spreads = [_number(text) for text in deviations] if deviations else [None] * len(known)
+    pairs = [(value, math.nan if spread is None else spread) for value, spread in zip(known, spreads, strict=True)]
+    return [Cell(with_deviation(name, value, spread), value, value == best) for value, spread in pairs]
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text) if text.strip() else math.nan
+    except ValueError:
+        return None
+
+
+def _best(name: str, values: list[float]) -> float | None:
+    """Return the value to be marked: the largest accuracy, the smallest loss or time; None if all are equal."""
+    finite = [value for value in values if math.isfinite(value)]
+    if len(set(finite)) < 2:
+        return None
+    if "accuracy" in name:
+        return max(finite)
+    return min(finite) if any(word in name for word in ("loss", "seconds", "steps")) else None
+
+
+def with_deviation(name: str, mean: float, deviation: float) -> str:
+    """Return "mean ± deviation" with as many digits as mean something; accuracies in percent."""
+    if not math.isfinite(mean):
+        return "–"
+    scale, unit = (100.0, "\u00a0%") if "accuracy" in name or name == "variance_reduction" else (1.0, "")
+    mean, deviation = scale * mean, scale * deviation
+    if not math.isfinite(deviation) and mean == round(mean) and not unit:
+        return f"{mean:,.0f}"
+    digits = 2 if unit else _digits(mean, deviation)
+    spread = f" ± {deviation:.{digits}f}" if math.isfinite(deviation) else ""
+    return f"{mean:.{digits}f}{spread}{unit}".replace("-", "−")
+
+
+def _digits(mean: float, deviation: float) -> int:
+    """Return how many decimals show two digits of the deviation, if there is one, and at most four of the mean."""
+    most = 3 - math.floor(math.log10(abs(mean))) if mean else 2
+    wanted = 1 - math.floor(math.log10(deviation)) if deviation > 0.0 else most
+    return min(9, max(0, min(most, wanted)))
+
+
+def finals(folder: Folder, name: str) -> dict[str, tuple[float, float]]:
+    """Return mean and deviation over seeds at each method's last epoch."""
+    rows = folder.selection if name in READINGS else folder.results
+    result = {}
+    for method in folder.methods:
+        mine = [row for row in rows if row.method == method]
+        last = max((row.epoch for row in mine), default=0)
+        result[method] = mean_and_spread([row.values[name] for row in mine if row.epoch == last])
+    return result
+
+
+def _from_results(folder: Folder) -> list[list[str]]:
+    names = (*(measure.name for measure in folder.measures), "seconds")
+    values = {name: finals(folder, name) for name in names}
+    header = ["method", *(f"final_{name}{ending}" for name in names for ending in ("", "_std"))]
+    rows = [[method, *(str(part) for name in names for part in values[name][method])] for method in folder.methods]
+    return [[name.replace("final_seconds", "seconds") for name in header], *rows]

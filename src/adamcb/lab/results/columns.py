@@ -1,0 +1,79 @@
+"""What a result is made of: the one definition of its columns.
+
+A row of results is a dict. What is measured on each split of the data is the loss and the metrics of the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from adamcb.lab.tasks import metrics
+
+Row = dict[str, Any]
+IMAGE_METRICS = metrics.as_config({"accuracy": metrics.accuracy})
+
+SPLITS = {"train": "training", "test": "test"}
+# Columns that hold text, and columns that hold whole numbers. Everything else is a float.
+NAMES = ("method", "sweep", "condition", "task")
+COUNTS = ("seed", "epoch", "step", "steps", "samples", "num_samples", "batch_size")
+# Quantiles of the inclusion probabilities, in units of uniform sampling's K/n.
+QUANTILES = {"prob_min": 0.0, "prob_q10": 0.1, "prob_q50": 0.5, "prob_q90": 0.9, "prob_q99": 0.99, "prob_max": 1.0}
+METER_READINGS = ("second_moment", "effective_sample_size", "coverage", "largest_weight")
+READINGS = (*METER_READINGS, *QUANTILES)
+SELECTION_COLUMNS = ("method", "seed", "epoch", "step", *READINGS)
+# What is known of the samples that a run chose most often.
+PICTURE_FIELDS = ("index", "count", "label", "prediction", "loss", "image")
+
+
+@dataclass(frozen=True)
+class Measure:
+    """A loss or a metric on one split.
+
+    Attributes:
+        name: The column, such as "test_accuracy".
+        title: What readers see, such as "test accuracy".
+        higher_is_better: Whether a larger value is the better one.
+        percent: Whether readers see it in percent.
+    """
+
+    name: str
+    title: str
+    higher_is_better: bool = False
+    percent: bool = False
+
+    @property
+    def is_loss(self) -> bool:
+        """Whether this is the loss that training lowers."""
+        return self.name.endswith("_loss") and self.name.removesuffix("_loss") in SPLITS
+
+    def best(self, values: Sequence[float]) -> float:
+        """Return the best of some values."""
+        return max(values) if self.higher_is_better else min(values)
+
+
+def column_of(metric: str) -> str:
+    """Return a metric's name as part of a column's name.
+
+    Example:
+        >>> column_of("average precision")
+        'average_precision'
+    """
+    return "".join(letter if letter.isalnum() else "_" for letter in metric.lower())
+
+
+def measures_of(config: Mapping[str, Any]) -> list[Measure]:
+    """Return what a result folder's rows measure: losses first, then its metrics. Images have accuracy."""
+    measures = [Measure(f"{split}_loss", f"{word} loss") for split, word in SPLITS.items()]
+    for metric in config.get("metrics", IMAGE_METRICS):
+        for split, word in SPLITS.items():
+            name, title = f"{split}_{column_of(metric['name'])}", f"{word} {metric['name']}"
+            measures.append(Measure(name, title, metric["better"] == "higher", bool(metric.get("percent"))))
+    return measures
+
+
+def result_columns(config: Mapping[str, Any]) -> list[str]:
+    """Return the columns of results.csv."""
+    names = [measure.name for measure in measures_of(config)]
+    return ["method", "seed", "epoch", "step", "seconds", *names, "samples"]

@@ -1,0 +1,114 @@
+"""A result folder, which belongs to one experiment and is written by one command at a time.
+
+`.runs` has a folder for every run. It holds what resuming needs, and at the end the run's rows as `done.json`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import Any
+
+from adamcb.lab.errors import LabError
+from adamcb.lab.experiment import COMPARED, option_of
+from adamcb.lab.results.columns import Row
+from adamcb.lab.results.files import UNFINISHED, read_json, write_json
+
+try:
+    import fcntl
+except ImportError:  # not on Windows, where two commands at once are not noticed
+    fcntl = None
+
+RUNS = ".runs"
+# Without a config.json, a folder that holds one of these is somebody else's: we would overwrite it.
+OUTPUTS = ("results.csv", "selection.csv", "summary.csv", "summary.md", "report.html")
+
+
+class ResultFolder:
+    """A folder that holds the results of one experiment, and that one command at a time writes to.
+
+    Raises:
+        LabError: The folder is in use, holds results of another configuration, or cannot be written to.
+    """
+
+    def __init__(self, path: Path, config: dict[str, Any]) -> None:
+        self.path, self.config = path, config
+        self._refuse_others()
+        try:
+            (path / RUNS).mkdir(parents=True, exist_ok=True)
+            with contextlib.ExitStack() as on_error:
+                self._lock = on_error.enter_context((path / RUNS / "lock").open("w"))
+                self._take_lock()
+                self._refuse_others()  # again, now that nobody else can write
+                self._sweep()
+                write_json(path / "config.json", config)
+                on_error.pop_all()
+        except OSError as error:
+            raise LabError(f"Results cannot be written to {path}: {error}.") from error
+
+    def _take_lock(self) -> None:
+        # Held as long as the file is open; a killed process holds nothing.
+        if fcntl is not None:
+            try:
+                fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise LabError(f"Another adamcb is writing to {self.path}; give another --out.") from error
+
+    def _refuse_others(self) -> None:
+        known = self.path / "config.json"
+        if not known.is_file():
+            foreign = [name for name in OUTPUTS if (self.path / name).exists()]
+            if foreign:
+                raise LabError(f"{self.path} holds {foreign[0]}, but is no result folder; give another --out.")
+            return
+        before = read_json(known)
+        for name in COMPARED:
+            if before.get(name) != self.config[name]:
+                was, now = _worded(before.get(name)), _worded(self.config[name])
+                raise LabError(
+                    f"{self.path} holds results of another configuration: {option_of(name)} was {was} and is now "
+                    f"{now}. Give another --out, or the same options."
+                )
+
+    def _sweep(self) -> None:
+        """Remove what a killed process was writing."""
+        for pattern in (f"**/{UNFINISHED}*", f"{RUNS}/*/.checkpoint.pt.*.tmp"):
+            for leftover in self.path.glob(pattern):
+                leftover.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Let others write."""
+        self._lock.close()
+
+    def run(self, method: str, seed: int) -> Path:
+        """Return the folder of one run."""
+        return run_folder(self.path, method, seed)
+
+    def done(self, method: str, seed: int) -> bool:
+        """Return whether a run is complete."""
+        return (self.run(method, seed) / "done.json").is_file()
+
+    def gather(self) -> tuple[list[Row], list[Row], list[str]]:
+        """Return the rows of results.csv, those of selection.csv, and a note for every run that diverged."""
+        results: list[Row] = []
+        selection: list[Row] = []
+        notes: list[str] = []
+        for method in self.config["methods"]:
+            for seed in self.config["seeds"]:
+                done = read_json(self.run(method, seed) / "done.json")
+                results += [{"method": method, "seed": seed, **row} for row in done["results"]]
+                selection += [{"method": method, "seed": seed, **row} for row in done["selection"]]
+                if done["diverged"]:
+                    notes.append(f"{method} with seed {seed} diverged: {done['diverged']}")
+        return results, selection, notes
+
+
+def run_folder(folder: Path, method: str, seed: int) -> Path:
+    """Return where a run keeps what resuming needs."""
+    return folder / RUNS / f"{method}-seed{seed}"
+
+
+def _worded(value: Any) -> str:
+    if isinstance(value, list):
+        return str(len(value)) if value and isinstance(value[0], int) else ", ".join(map(str, value))
+    return str(value)

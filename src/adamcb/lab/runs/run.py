@@ -1,0 +1,263 @@
+"""One run: a method, a seed, and a training that can be stopped at any moment and goes on to the same numbers."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from adamcb._seeds import derived_seed
+from adamcb.lab.errors import Interrupted
+from adamcb.lab.experiment import Experiment
+from adamcb.lab.methods import get_method
+from adamcb.lab.methods.rivals import Scorer
+from adamcb.lab.results import Row, read_json, run_folder, whole_file, write_json
+from adamcb.lab.runs.building import (
+    GLOBAL,
+    WRONG_LABELS,
+    among_ranks,
+    build_selection,
+    build_trainer,
+    initial_model,
+    learns,
+    train_batch,
+)
+from adamcb.lab.runs.clock import Clock
+from adamcb.lab.runs.evaluation import evaluate, predict
+from adamcb.lab.runs.watch import WatchedSelection
+from adamcb.lab.tasks.datasets import ImageData
+from adamcb.lab.tasks.label_noise import with_wrong_labels
+from adamcb.training import Ranks
+
+MOST_CHOSEN = 48
+LOOK_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a run is. `row`: of results.csv, when an epoch has just been evaluated."""
+
+    method: str
+    seed: int
+    step: int
+    total_steps: int
+    epoch: int
+    loss: float
+    row: Row | None = None
+
+
+class Run:
+    """Trains one method with one seed, writing to its folder; call `train`.
+
+    Args:
+        experiment: What is compared.
+        reference: The method, as `get_method` takes it.
+        seed: Decides the initial parameters, the same for all methods, and every random choice after them.
+        data: The dataset.
+        folder: The result folder.
+        report: Called with `Progress` now and then; raises `Interrupted` to stop the run, which then saves itself.
+        checkpoint_seconds: How long to train between checkpoints, at least; nor do they take more than a twentieth.
+    """
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        reference: str,
+        seed: int,
+        data: ImageData,
+        folder: Path,
+        report: Callable[[Progress], None],
+        *,
+        checkpoint_seconds: float = 10.0,
+    ) -> None:
+        if experiment.label_noise is not None:
+            data = with_wrong_labels(data, experiment.label_noise, derived_seed(seed, WRONG_LABELS))
+        self.experiment, self.seed, self.data, self.report = experiment, seed, data, report
+        self.method = get_method(reference)
+        self.folder, self.place = folder, run_folder(folder, self.method.name, seed)
+        self.total_steps = experiment.total_steps(len(data.train))
+        self.steps_per_epoch = len(data.train) // experiment.batch_size
+        self.ranks = Ranks.current()
+        self.model = initial_model(experiment, data, seed)
+        self._called = among_ranks(self.model, self.ranks)
+        scorer = Scorer(self.model, data.train, experiment.device)
+        self.watch = WatchedSelection(build_selection(experiment, self.method, len(data.train), seed, scorer=scorer))
+        self.trainer = build_trainer(experiment, self.method, self.model, self.watch, data.train)
+        self.lr = [group["lr"] for group in self.trainer.optimizer.param_groups]
+        self.results: list[Row] = []
+        self.between: list[Row] = []  # as `results`, within epochs
+        self.selection: list[Row] = []
+        self.clock = Clock()
+        self.checkpoint_seconds = checkpoint_seconds
+        self._loss = math.nan
+        self._next_look = self._next_save = 0.0
+
+    @property
+    def step(self) -> int:
+        """How many steps were made."""
+        return self.watch.num_draws
+
+    @property
+    def seconds(self) -> float:
+        """How long the training took so far, without evaluations."""
+        return self.clock.seconds
+
+    def train(self) -> None:
+        """Train to the end, from the last checkpoint if there is one, and leave `done.json` and the most chosen."""
+        self.place.mkdir(parents=True, exist_ok=True)
+        # What dropout draws from; a checkpoint knows how far it was.
+        own = (self.ranks.rank,) if self.ranks.rank else ()
+        torch.manual_seed(derived_seed(self.seed, GLOBAL, *own))
+        self._resume()
+        if self.ranks.size > 1:
+            dist.barrier()  # or one rank might see the first checkpoint of this run and not begin with the others
+        diverged = None
+        try:
+            self._train_and_evaluate()
+        except FloatingPointError as error:
+            diverged = f"step {self.step}: {error}"
+        finally:
+            self.trainer.close()
+        if self.ranks.rank:
+            return
+        self._write_chosen()
+        write_json(self.place / "done.json", {**self._rows(), "diverged": diverged})
+        for leftover in ("checkpoint.pt", "progress.json"):
+            (self.place / leftover).unlink(missing_ok=True)
+
+    def _train_and_evaluate(self) -> None:
+        self._next_save = time.monotonic() + self.checkpoint_seconds
+        while True:
+            self._evaluate_if_due()
+            if self.step == self.total_steps:
+                return
+            self._train_epoch()
+
+    def _train_epoch(self) -> None:
+        """Train to the end of the epoch, on the clock."""
+        self.model.train()
+        self.clock.start()
+        for batch in self.trainer:
+            self._set_lr()
+            loss = train_batch(self.trainer, self._called, self.method, self.watch.selection, batch)
+            if time.perf_counter() >= self._next_look:
+                self._synchronize()
+                self.clock.stop()
+                self._loss = loss.item()
+                self._look()
+                self.clock.start()
+            if self.step == self.total_steps:
+                break
+            if self.step % self.steps_per_epoch and self._is_due():
+                self._synchronize()
+                self.clock.stop()
+                self._evaluate_if_due()
+                self.model.train()
+                self.clock.start()
+        self._synchronize()
+        self.clock.stop()
+
+    def _set_lr(self) -> None:
+        if self.experiment.schedule != "constant":
+            factor = self.experiment.lr_factor(self.step - 1, self.total_steps)
+            for group, lr in zip(self.trainer.optimizer.param_groups, self.lr, strict=True):
+                group["lr"] = lr * factor
+
+    def _synchronize(self) -> None:
+        if self.trainer.device.type != "cpu":
+            torch.accelerator.synchronize()
+
+    def _look(self, row: Row | None = None) -> None:
+        """Report, and save if it is time or somebody wants to stop."""
+        try:
+            epoch = -(-self.step // self.steps_per_epoch)
+            self.report(Progress(self.method.name, self.seed, self.step, self.total_steps, epoch, self._loss, row))
+        except Interrupted:
+            self._save()
+            raise
+        if time.monotonic() >= self._next_save:
+            self._save()
+        self._next_look = time.perf_counter() + LOOK_SECONDS
+
+    def _is_due(self) -> bool:
+        """Return whether an evaluation belongs here."""
+        if self.step in (0, self.total_steps):
+            return True
+        times = self.experiment.evaluations or 1
+        within = self.step % self.steps_per_epoch
+        return within in {round(part * self.steps_per_epoch / times) for part in range(times)}
+
+    def _evaluate_if_due(self) -> None:
+        """Note loss and accuracy if that belongs here and was not done before the run was stopped."""
+        if not self._is_due() or any(row["step"] == self.step for row in (*self.results[-1:], *self.between[-1:])):
+            return
+        row = self._evaluate()
+        if self.step % self.steps_per_epoch and self.step != self.total_steps:
+            self.between.append({**row, "epoch": self.step / self.steps_per_epoch})
+            self._look()
+            return
+        self.results.append(row)
+        self.selection.append({"epoch": row["epoch"], "step": self.step, **self.watch.read()})
+        self._loss = row["train_loss"]
+        self._look(row)
+
+    def _evaluate(self) -> Row:
+        """Return loss and accuracy on all data, measured off the clock."""
+        row: Row = {"epoch": -(-self.step // self.steps_per_epoch), "step": self.step, **self.clock.read()}
+        row["samples"] = self.watch.samples_drawn
+        for split, samples in (("train", self.data.train), ("test", self.data.test)):
+            loss, accuracy = evaluate(self.model, samples, self.trainer.device, self._look)
+            row |= {f"{split}_loss": loss, f"{split}_accuracy": accuracy}
+        if not math.isfinite(row["train_loss"]) or not math.isfinite(row["test_loss"]):
+            raise FloatingPointError("the loss on all data is not finite any more.")
+        return row
+
+    def _rows(self) -> dict[str, list[Row]]:
+        rows = {"results": self.results, "selection": self.selection}
+        return rows if self.experiment.evaluations is None else {**rows, "between": self.between}
+
+    def _save(self) -> None:
+        """Write a checkpoint. The rows go first: those that a checkpoint does not know of are dropped on resuming."""
+        if self.ranks.rank:
+            return
+        start = time.monotonic()
+        write_json(self.place / "progress.json", self._rows())
+        self.trainer.save(self.place / "checkpoint.pt", extra=self.clock.read())
+        now = time.monotonic()
+        self._next_save = now + max(self.checkpoint_seconds, 20 * (now - start))
+
+    def _resume(self) -> None:
+        if not (self.place / "checkpoint.pt").is_file():
+            return
+        self.clock.set(self.trainer.load(self.place / "checkpoint.pt"))
+        rows = read_json(self.place / "progress.json")
+        self.results, self.selection, self.between = (
+            [row for row in rows.get(name, []) if row["step"] <= self.step]
+            for name in ("results", "selection", "between")
+        )
+
+    def _write_chosen(self) -> None:
+        """Write the samples that were chosen most, with what the model makes of them now."""
+        if not learns(self.watch.selection):
+            return
+        order = np.argsort(-self.watch.counts, kind="stable")[:MOST_CHOSEN]
+        images, labels = (tensor[torch.from_numpy(order)] for tensor in self.data.train.tensors)
+        losses, predictions = predict(self.model, images, labels, self.trainer.device)
+        pixels = self.data.to_pixels(images).numpy()
+        (self.folder / "chosen").mkdir(exist_ok=True)
+        with whole_file(self.folder / "chosen" / f"{self.method.name}-seed{self.seed}.npz") as place:
+            np.savez_compressed(
+                place,
+                index=order.astype(np.int64),
+                count=self.watch.counts[order],
+                label=labels.numpy(),
+                prediction=predictions.numpy(),
+                loss=losses.numpy(),
+                image=pixels[..., 0] if pixels.shape[-1] == 1 else pixels,
+            )

@@ -1,0 +1,200 @@
+"""Processes that do the runs: each asks for the next one when it is free, reports as it goes, and stops when told.
+
+Parent and worker talk over one pipe. The parent sends runs, `STOP` or `END`; the worker sends events. A worker whose
+parent is gone ends at once: two generations of workers would write to the same files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import multiprocessing
+import os
+import signal
+import threading
+import time
+import traceback
+import warnings
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from adamcb.lab.errors import Interrupted, LabError, describe
+from adamcb.lab.experiment import Experiment
+from adamcb.lab.methods import get_method
+from adamcb.lab.runs import Progress, Run, warm_up
+from adamcb.lab.tasks.datasets import DataFileError, ImageData, load_dataset
+
+STOP, END = "stop", "end"
+# How long a worker may take to save itself before it is ended from outside; nothing is lost but the last epoch.
+PATIENCE_SECONDS = 20.0
+
+# Nobody compares the seconds of fewer steps, so they need no warming up.
+WORTH_TIMING = 10
+
+
+@dataclass(frozen=True)
+class Task:
+    """A run to do: a method as `get_method` takes it, and a seed."""
+
+    method: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run is complete."""
+
+    method: str
+    seed: int
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A worker met an error and ends."""
+
+    message: str
+
+
+@dataclass(frozen=True)
+class Note:
+    """Something that the user should read."""
+
+    text: str
+
+
+Event = Progress | Finished | Note
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker needs to know."""
+
+    experiment: Experiment
+    folder: Path
+    data_dir: str | None
+    threads: int
+    checkpoint_seconds: float
+
+
+def run_all(job: Job, tasks: Sequence[Task], jobs: int, listen: Callable[[Event], None]) -> None:
+    """Do all tasks in `jobs` processes; `listen` hears every event.
+
+    Raises:
+        LabError: A run failed, or a process died. What was complete stays so, and the same command goes on.
+        KeyboardInterrupt: Somebody pressed Ctrl-C; every worker has saved itself.
+    """
+    waiting = deque(tasks)
+    workers: dict[Any, BaseProcess] = {}
+    try:
+        for _ in range(min(jobs, len(tasks))):
+            connection, process = _start_worker(job)
+            workers[connection] = process
+            connection.send(waiting.popleft())
+        while workers:
+            for connection in wait(list(workers)):
+                _hear(connection, workers, waiting, listen)
+    except BaseException:
+        _stop(workers)
+        raise
+
+
+def _start_worker(job: Job) -> tuple[Connection, BaseProcess]:
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_work, args=(job, theirs), daemon=True)
+    # Ctrl-C reaches every process of a terminal. Workers hear from the parent instead, from their first moment on.
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        process.start()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    theirs.close()  # so that the pipe ends when the worker does
+    return ours, process
+
+
+def _hear(
+    connection: Any, workers: dict[Any, BaseProcess], waiting: deque[Task], listen: Callable[[Event], None]
+) -> None:
+    """Take one event from a worker, and give it the next task if it is free."""
+    try:
+        event = connection.recv()
+    except (EOFError, ConnectionError):
+        process = workers.pop(connection)
+        process.join()
+        hint = "; perhaps the memory ran out" if process.exitcode == -9 else ""
+        raise LabError(f"A worker process died with exit code {process.exitcode}{hint}.") from None
+    if isinstance(event, Failed):
+        raise LabError(event.message)
+    listen(event)
+    if isinstance(event, Finished):
+        if waiting:
+            connection.send(waiting.popleft())
+        else:
+            connection.send(END)
+            workers.pop(connection).join()
+
+
+def _stop(workers: dict[Any, BaseProcess]) -> None:
+    """Let every worker save itself and end, and end those that do not."""
+    for connection in workers:
+        with contextlib.suppress(OSError):
+            connection.send(STOP)
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    try:
+        for process in workers.values():
+            process.join(max(0.0, deadline - time.monotonic()))
+    finally:  # also on a second Ctrl-C
+        for process in workers.values():
+            process.terminate()
+
+
+def _work(job: Job, connection: Connection) -> None:
+    """Be a worker: do the tasks that come over the pipe."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
+    torch.set_num_threads(job.threads)
+    logging.getLogger("adamcb").addHandler(logging.NullHandler())  # the parent has told the same already
+    warnings.showwarning = lambda message, category, *_: connection.send(Note(f"{category.__name__}: {message}"))
+    task = None
+    try:
+        data = load_dataset(job.experiment.dataset, data_dir=job.data_dir, fraction=job.experiment.fraction)
+        warm: set[str] = set()
+        while isinstance(task := connection.recv(), Task):
+            if task.method not in warm and job.experiment.total_steps(len(data.train)) >= WORTH_TIMING:
+                warm_up(job.experiment, get_method(task.method), data)
+                warm.add(task.method)
+            _do(job, task, data, connection)
+    except (Interrupted, EOFError):
+        return
+    except Exception as error:
+        who = f"{task.method} with seed {task.seed}: " if isinstance(task, Task) else ""
+        expected = isinstance(error, (LabError, OSError, DataFileError))
+        details = "" if expected else "\n" + traceback.format_exc()
+        connection.send(Failed(f"{who}{describe(error)}{details}"))
+
+
+def _do(job: Job, task: Task, data: ImageData, connection: Connection) -> None:
+    def report(progress: Progress) -> None:
+        if connection.poll():
+            raise Interrupted("stopped")
+        connection.send(progress)
+
+    run = Run(
+        job.experiment, task.method, task.seed, data, job.folder, report, checkpoint_seconds=job.checkpoint_seconds
+    )
+    run.train()
+    connection.send(Finished(run.method.name, task.seed))
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        wait([parent.sentinel])
+        os._exit(1)

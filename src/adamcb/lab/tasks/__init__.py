@@ -1,0 +1,1 @@
+"""Tasks: datasets, models, wrong labels, and the problems that methods are compared on."""
