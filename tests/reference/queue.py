@@ -46,7 +46,7 @@ class SlowQueue:
         return min(max(self.n * self.weights[i] / math.fsum(self.weights), self.low), self.highest_rate())
 
     def event(self, i: int) -> tuple[float, int]:
-        """Return where the next thing happens to sample i: its unit ends, or it is due. At one place, ends are first."""
+        """Return where sample i is met next: its unit ends, or it is due. At one place, ends come first."""
         return (self.begins[i] + 1.0 / self.rates[i], -1 - i) if self.visited[i] else (self.places[i], i)
 
     def begin_unit(self, i: int) -> None:
@@ -56,7 +56,7 @@ class SlowQueue:
         self.visited[i] = False
 
     def draw(self, k: int) -> tuple[list[int], list[float]]:
-        """Return the next k distinct samples that are due, and their probabilities k·r/Σr at the places where they are."""
+        """Return the next k distinct samples that are due, and kr/Σr at the place where each of them is met."""
         batch: list[int] = []
         probs: list[float] = []
         held: set[int] = set()

@@ -77,7 +77,7 @@ def test_the_ratio_is_estimated_without_bias_whoever_drew():
     for i in range(9):
         moment = SecondMoment(memory=0.0)  # this batch alone
         moment.note(norms[[i]], drawn[[i]], probs[[i]])
-        single.append(list(moment.state_dict().values()))
+        single.append([moment.state_dict()[name] for name in ("chosen", "mass", "uniform", "count")])
     assert drawn @ np.array(single) == approx([np.sum(norms**2 / probs), 1.0, np.sum(norms**2), 9.0])
 
 

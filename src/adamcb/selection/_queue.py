@@ -12,6 +12,7 @@ from adamcb.selection import _axis
 from adamcb.selection._axis import RATES, Axis, Bounds
 from adamcb.selection._draw import Draw, empty_draw
 from adamcb.selection._feedback import Feedback, Visit, as_feedback, check_feedback_state
+from adamcb.selection._moment import SecondMoment
 from adamcb.selection._random import new_seed
 from adamcb.selection._selection import Selection
 from adamcb.selection._sizes import BatchSizes
@@ -42,6 +43,9 @@ class QueueBandit(Selection):
         exploration: γ in (0, 1]: the lowest rate, where 1 is the mean. At 1 all rates are equal.
         feedback: How scores change weights: a `Feedback`, or "scale-free" for `ScaleFree()`.
         generator: Where all random numbers come from. None: a new one, seeded from torch's global generator.
+
+    Attributes:
+        moment: The `SecondMoment` of the draws, from which the sizes follow.
 
     Example:
         >>> bandit = QueueBandit(1000, 4, generator=torch.Generator().manual_seed(0))
@@ -77,6 +81,7 @@ class QueueBandit(Selection):
         self.feedback = as_feedback(feedback)
         self._sizes = BatchSizes(self.min_batch_size, self.batch_size, multiple=self.size_multiple)
         self.min_batch_size = self._sizes.ladder[0]
+        self.moment = SecondMoment()
         self._feedback_state = self.feedback.start()
         low = self.exploration if self.num_samples >= 2 * self.batch_size else 1.0
         self._bounds = Bounds(low, 0.5 / self.batch_size)
@@ -104,7 +109,7 @@ class QueueBandit(Selection):
 
     def draw(self) -> Draw:
         """Choose the next k distinct samples that are due. O(k log n)."""
-        draw = empty_draw(self._sizes.next(), self._origin)
+        draw = empty_draw(self._sizes.next(self.moment), self._origin)
         _axis.draw_due(self._axis, self._bounds, draw.indices, draw.probs, draw.loss_weights)
         return draw.frozen()
 
@@ -131,12 +136,13 @@ class QueueBandit(Selection):
         """
         values = self.check(draw, scores)
         probs, lowest, highest = _axis.probs_by_weight(self._axis, self._bounds, draw.indices, self.batch_size)
-        # Batches differ in size. What the feedback compares is as if each of them had K samples.
-        visit = Visit(values, probs, draw.probs * (self.batch_size / len(draw)), lowest, highest)
+        # Batches differ in size. What is compared is as if each of them had K samples.
+        draw_probs = draw.probs * (self.batch_size / len(draw))
+        visit = Visit(values, probs, draw_probs, lowest, highest)
         factors, state = self.feedback.factors(visit, self._feedback_state)
         _axis.multiply_weights(self._axis, self._bounds, draw.indices, self._check_factors(factors, len(draw)))
         self._feedback_state = state
-        self._sizes.note(values, draw)
+        self.moment.note(values, draw_probs)
 
     @staticmethod
     def _check_factors(factors: Any, size: int) -> np.ndarray:
@@ -149,9 +155,9 @@ class QueueBandit(Selection):
     def inclusion_probs(self) -> np.ndarray:
         """Return float64[n], how often every sample is expected in the next batch; it sums to its size k. O(n).
 
-        It is the expectation over the random places, as K/n is for a reshuffled epoch: kr/Σr, whatever was drawn before.
+        This is kr/Σr, the expectation over the random places; K/n is the same for a reshuffled epoch.
         """
-        return np.minimum(self._sizes.peek() * self._axis.rates / self._axis.sums[RATES], 1.0)
+        return np.minimum(self._sizes.peek(self.moment) * self._axis.rates / self._axis.sums[RATES], 1.0)
 
     def _settings(self) -> dict[str, Any]:
         own = {"size_multiple": self.size_multiple, "exploration": self.exploration, "feedback": repr(self.feedback)}
@@ -167,6 +173,7 @@ class QueueBandit(Selection):
             "sums": axis.sums.tolist(),
             "stream": axis.stream.tolist(),
             "feedback": dict(self._feedback_state),
+            "moment": self.moment.state_dict(),
             "sizes": self._sizes.state_dict(),
         }
 
@@ -184,6 +191,7 @@ class QueueBandit(Selection):
         for position, number in enumerate(state["stream"]):
             _checks.integer(f"state['stream'][{position}]", number, low=0, high=2**64 - 1)
         check_feedback_state(self.feedback, state["feedback"])
+        self.moment.check_state(state["moment"], "state['moment']")
         self._sizes.check_state(state["sizes"], "state['sizes']")
 
     def _restore(self, state: dict[str, Any]) -> None:
@@ -193,4 +201,5 @@ class QueueBandit(Selection):
         self._axis = Axis(heap, begins, rates, weights, sums, stream)
         _axis.read_events(self._axis, events, np.asarray(state["visited"]).astype(bool))
         self._feedback_state = dict(state["feedback"])
+        self.moment.load_state_dict(state["moment"])
         self._sizes.load_state_dict(state["sizes"])
