@@ -9,6 +9,7 @@ from adamcb.selection._draw import Draw
 from adamcb.selection._feedback import Feedback, ListingFeedback, ProofFeedback, ScaleFree, Visit
 from adamcb.selection._gate import Gate
 from adamcb.selection._moment import SecondMoment
+from adamcb.selection._queue import QueueBandit
 from adamcb.selection._random import ShuffledEpochs
 from adamcb.selection._replacement import ReplacementBandit, ReplacementSelection
 from adamcb.selection._selection import Selection
@@ -23,6 +24,7 @@ __all__ = [
     "Gate",
     "ListingFeedback",
     "ProofFeedback",
+    "QueueBandit",
     "ReplacementBandit",
     "ReplacementSelection",
     "ScaleFree",
