@@ -3,7 +3,7 @@
 from importlib.metadata import version
 
 from adamcb.data import BanditLoader, SelectedBatch
-from adamcb.gradnorm import PerSampleNorms
+from adamcb.gradnorm import PerSampleNorms, register_rule
 from adamcb.optim import AdamX, inverse_sqrt
 from adamcb.selection import CombinatorialBandit, Draw, ReplacementBandit, Selection, UniformSelection, depround
 from adamcb.training import AdamCB, AdaptiveLoader
@@ -24,4 +24,5 @@ __all__ = [
     "UniformSelection",
     "depround",
     "inverse_sqrt",
+    "register_rule",
 ]
