@@ -75,7 +75,7 @@ def test_with_a_larger_rate_a_draw_can_make_it_grow():
 
 
 def test_with_the_mean_of_the_batch_for_g_a_floor_can_make_it_grow():
-    """The rule in use averages s over the batch. With γ > 0 that counts the floor's part of p, which weights do not move."""
+    """The rule in use averages s over the batch. With γ > 0 the floor counts, too, which weights do not move."""
     rng = np.random.default_rng(0)
     grown = []
     for _ in range(1500):
