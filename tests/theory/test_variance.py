@@ -104,6 +104,21 @@ def test_the_expected_decrease_has_the_proved_rate(rate):
         assert expected <= -kappa * probs.min() * (1.0 - least / before) * (1 - 1e-9)
 
 
+def test_with_a_small_rate_the_spread_of_norm_over_probability_never_grows():
+    """γ = 0, η ≤ 1/(e² − 1). At 0.3 a visit may overshoot: of two samples with s/G = 1 + 1/η one is visited."""
+    rng, small = np.random.default_rng(5), 1.0 / (E**2 - 1.0)
+    for _ in range(400):
+        weights, norms, k, _ = random_problem(rng, largest_n=30, gamma=0.0)
+        batch = rng.choice(len(weights), k, replace=False)
+        after = scale_free_step(weights, norms, batch, k, rate=small)
+        assert np.ptp(np.log(norms / after)) <= np.ptp(np.log(norms / weights)) + 1e-12
+    for rate, grows in ((small, False), (0.3, True)):
+        norms = np.ones(10**5)
+        norms[:2] = math.sqrt(1.0 + 1.0 / rate)
+        after = scale_free_step(np.ones(10**5), norms, [0], 1, rate=rate)
+        assert (np.ptp(np.log(norms / after)) > np.ptp(np.log(norms)) + 0.01) == grows
+
+
 def test_rest_points_are_the_best_probabilities_floor_and_all():
     """A full mean step, wᵢ·exp(pᵢ·clip(…)), moves q nowhere at the best p, and somewhere else anywhere else."""
     rng = np.random.default_rng(2)
