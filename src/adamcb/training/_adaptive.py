@@ -68,10 +68,10 @@ class AdaptiveLoader:
         batch_size: K, of all ranks together: a multiple of their number.
         min_batch_size: None: every batch has K samples, and its gradient is quieter than that of K uniform samples.
             A number: batches are as small as that noise allows, but not smaller than this.
-        selection: Chooses the batches. None: the default for n and K, seeded by `seed`.
-        scores: What a sample is scored by. "exact": the norm of its gradient. "last-layer": the norm of its gradient at
-            the result of the last layer, for any model and at almost no cost. "losses": its loss. Or a function that
-            takes the losses, float[k], and returns k scores ≥ 0. A selection that does not learn needs none, and
+        selection: Chooses the batches. None: `QueueBandit(n, K, min_batch_size=min_batch_size)`, seeded by `seed`.
+        scores: What a sample is scored by. "last-layer": the norm of its gradient at the result of the last layer, for
+            any model and at almost no cost. "exact": the norm of its whole gradient. "losses": its loss. Or a function
+            that takes the losses, float[k], and returns k scores ≥ 0. A selection that does not learn needs none, and
             nothing is measured.
         num_workers: How many processes load data.
         device: Where batches are moved. None: where the model's parameters are.
@@ -98,7 +98,7 @@ class AdaptiveLoader:
         *,
         min_batch_size: int | None = None,
         selection: Selection | None = None,
-        scores: str | Callable[[Tensor], Tensor] = "exact",
+        scores: str | Callable[[Tensor], Tensor] = "last-layer",
         num_workers: int = 0,
         device: torch.device | str | None = None,
         seed: int = 0,
