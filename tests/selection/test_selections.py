@@ -116,7 +116,7 @@ def test_an_interrupt_between_two_epochs_loses_nothing_that_was_learned(name, pa
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(f"adamcb.selection._weights.{part}", interrupted)
+        patch.setattr(f"adamcb.selection._tree_selection.{part}", interrupted)
         with pytest.raises(KeyboardInterrupt):
             bandit.draw()
     assert (bandit.weights == weights).all()

@@ -81,7 +81,9 @@ class QueueBandit(Selection):
         self.feedback = as_feedback(feedback)
         self._sizes = BatchSizes(self.min_batch_size, self.batch_size, multiple=self.size_multiple)
         self.min_batch_size = self._sizes.ladder[0]
-        self.moment = SecondMoment()
+        # ρ changes from epoch to epoch, so the estimate looks back on a part of an epoch.
+        window = min(max(self.draws_per_epoch / 5, 10.0), 50.0)
+        self.moment = SecondMoment(memory=1.0 - 1.0 / window)
         self._feedback_state = self.feedback.start()
         low = self.exploration if self.num_samples >= 2 * self.batch_size else 1.0
         self._bounds = Bounds(low, 0.5 / self.batch_size)

@@ -9,7 +9,7 @@ import torch
 from adamcb import _checks
 from adamcb.selection._depround import draw_ordered
 from adamcb.selection._draw import Draw, empty_draw
-from adamcb.selection._weights import DistinctSelection
+from adamcb.selection._tree_selection import DistinctSelection
 
 
 class WeightedSelection(DistinctSelection):
