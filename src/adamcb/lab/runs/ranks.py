@@ -14,7 +14,8 @@ import torch
 import torch.distributed as dist
 
 from adamcb.lab.methods import get_method
-from adamcb.lab.runs import Progress, Run, warm_up
+from adamcb.lab.runs.building import warm_up
+from adamcb.lab.runs.run import Progress, Run
 from adamcb.lab.runs.workers import WORTH_TIMING, Event, Finished, Job, Task
 from adamcb.lab.tasks.datasets import load_dataset
 from adamcb.training import Ranks

@@ -28,7 +28,8 @@ import torch
 from adamcb.lab.errors import Interrupted, LabError, describe
 from adamcb.lab.experiment import Experiment
 from adamcb.lab.methods import get_method
-from adamcb.lab.runs import Progress, Run, warm_up
+from adamcb.lab.runs.building import warm_up
+from adamcb.lab.runs.run import Progress, Run
 from adamcb.lab.tasks.datasets import DataFileError, ImageData, load_dataset
 
 STOP, END = "stop", "end"
