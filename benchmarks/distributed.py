@@ -14,13 +14,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import resource
 import statistics
 import tempfile
 import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
@@ -31,7 +31,7 @@ from adamcb import AdamCB, CombinatorialBandit
 from adamcb.data import part_of
 from adamcb.lab.tasks import models
 from adamcb.lab.tasks.datasets import load_dataset
-from adamcb.training._ranks import Ranks, gather
+from adamcb.training import Ranks, gather_scores
 from benchmarks.timing import duration, markdown
 
 TURN = 20  # steps of a turn
@@ -40,16 +40,16 @@ TURN = 20  # steps of a turn
 def feedback_step(bandit: CombinatorialBandit, ranks: Ranks) -> Callable[[], tuple[float, ...]]:
     """Return a step without a model: the seconds of draw, gather and update."""
     k = bandit.batch_size // ranks.size
-    norms, losses = torch.rand(k), torch.rand(k)
+    scores, losses = torch.rand(k), torch.rand(k)
 
     def step() -> tuple[float, ...]:
         start = time.perf_counter()
         whole = bandit.draw()
         part = part_of(whole, ranks.rank, ranks.size)
         drawn = time.perf_counter()
-        heard = norms
+        heard = scores
         if ranks.size > 1:
-            heard = gather(ranks, [part], norms, losses, losses.sum()).norms
+            heard = gather_scores(ranks, part, scores, losses, losses.sum()).scores
         gathered = time.perf_counter()
         bandit.update(whole, heard.double().numpy())
         return drawn - start, gathered - drawn, time.perf_counter() - gathered
@@ -59,7 +59,7 @@ def feedback_step(bandit: CombinatorialBandit, ranks: Ranks) -> Callable[[], tup
 
 def new_bandit(num_samples: int, batch_size: int) -> CombinatorialBandit:
     generator = torch.Generator().manual_seed(0)
-    return CombinatorialBandit(num_samples, batch_size, feedback="scale-free", generator=generator)
+    return CombinatorialBandit(num_samples, batch_size, generator=generator)
 
 
 def time_feedback(sizes: list[int], batch_size: int, turns: int, ranks: Ranks) -> dict[str, dict[str, float]]:
@@ -113,12 +113,12 @@ def time_step(batch_size: int, steps: int, ranks: Ranks) -> dict[str, float]:
 
 def epoch_and_memory(num_samples: int, batch_size: int) -> dict[str, float]:
     """Return the seconds of a new epoch's order, and the bytes that a sample takes, the meter's flag among them."""
-    bandit = new_bandit(num_samples, batch_size)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.perf_counter()
-    bandit._start_epoch(1, bandit.weights)
+    bandit = new_bandit(num_samples, batch_size)  # as a new epoch: an order, its inverse, and a tree
     seconds = time.perf_counter() - start
-    arrays = [*bandit._tree, bandit._order, bandit._position_of]
-    held = sum(array.nbytes for array in arrays if isinstance(array, np.ndarray))
+    bandit.draw()
+    held = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
     return {"epoch": seconds, "bytes": held / num_samples + 1}
 
 

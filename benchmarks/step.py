@@ -1,4 +1,4 @@
-"""Time of a whole AdamCB step against a plain Adam loop, and against the method by the textbook. One thread.
+"""Time of a whole step on chosen batches against a plain Adam loop, and against the method by the textbook. One thread.
 
 A step is all of it: choosing the batch, fetching it, forward, backward, norms, optimizer, learning. The plain loop has
 a reshuffling `DataLoader` over the same tensors in memory, and `torch.optim.Adam`. The textbook computes and sorts all
@@ -20,11 +20,10 @@ import torch
 import torch.nn.functional as F
 from torch.utils.data import DataLoader
 
-from adamcb import AdamCB, AdamX, CombinatorialBandit, UniformSelection, depround
+from adamcb import AdamCB, AdaptiveLoader, CombinatorialBandit, UniformSelection, depround, paper
 from adamcb.lab.tasks import models
 from adamcb.lab.tasks.datasets import ImageData, load_dataset
-from adamcb.training import Meter
-from adamcb.training._meter import ROOMS
+from adamcb.training import PHASES, Meter
 from benchmarks.timing import duration, interleaved, markdown
 
 TEXTBOOK = "the textbook"
@@ -57,12 +56,27 @@ def ours(trainer: AdamCB) -> Callable[[], None]:
     return turn
 
 
+def own_loop(data: ImageData, model: torch.nn.Module, batch_size: int, **options) -> Callable[[], None]:
+    """Return a turn of the loop that everybody writes, with two lines changed."""
+    loader = AdaptiveLoader(model, data.train, batch_size, **options)
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
+    batches = itertools.chain.from_iterable(itertools.repeat(loader))
+
+    def turn() -> None:
+        for x, y in itertools.islice(batches, STEPS):
+            optimizer.zero_grad()
+            loader.weigh(F.cross_entropy(model(x), y, reduction="none")).backward()
+            optimizer.step()
+
+    return turn
+
+
 def textbook(data: ImageData, model: torch.nn.Module, batch_size: int, exploration: float = 0.4) -> Callable[[], None]:
     """Return one step of Algorithm 1 as it is written: K backward passes, O(n) selection."""
     x, y = data.train.tensors
     n, generator = len(x), torch.Generator().manual_seed(0)
     weights, largest = np.ones(n), 0.0
-    optimizer = AdamX(model.parameters())
+    optimizer = paper.adamx(model.parameters())
     parameters = list(model.parameters())
 
     def step() -> None:
@@ -102,12 +116,12 @@ def readings(data: ImageData, batch_size: int) -> Callable[[], None]:
     """Return what the meter does in a turn, by itself."""
     selection = CombinatorialBandit(len(data.train), batch_size, generator=torch.Generator().manual_seed(0))
     meter, draws = Meter(len(data.train), batch_size), [selection.draw() for _ in range(STEPS)]
-    norms = np.random.default_rng(0).random(batch_size)
+    scores = np.random.default_rng(0).random(batch_size)
 
     def turn() -> None:
         for draw in draws:
             meter.note_draw(draw)
-            meter.note_norms(draw, norms)
+            meter.note_scores(draw, scores)
 
     return turn
 
@@ -127,13 +141,14 @@ def contestants(data: ImageData, name: str, batch_size: int) -> tuple[dict[str, 
         return UniformSelection(len(data.train), batch_size)
 
     trainers = {
-        "AdamCB": trainer(),
-        'AdamCB, norms="last-layer"': trainer(norms="last-layer"),
+        'AdamCB, scores="exact"': trainer(scores="exact"),
+        'AdamCB, scores="last-layer"': trainer(scores="last-layer"),
         "AdamCB, uniform selection": trainer(selection=uniform()),
     }
     turns = {
         "Adam, DataLoader": plain(data, new_model(data, name), batch_size),
         "Adam(fused=True), DataLoader": plain(data, new_model(data, name), batch_size, fused=True),
+        "Adam(fused=True), AdaptiveLoader": own_loop(data, new_model(data, name), batch_size),
         **{title: ours(own) for title, own in trainers.items()},
         "of it, the meter's readings": readings(data, batch_size),
     }
@@ -146,7 +161,7 @@ def rows(data: ImageData, name: str, batch_size: int, seconds: float, *, with_te
     for turn in turns.values():
         turn()  # compilers and caches, before the rooms are timed
     for trainer in trainers.values():
-        trainer.meter.seconds.update(dict.fromkeys(ROOMS, 0.0))
+        trainer.meter.seconds.update(dict.fromkeys(PHASES, 0.0))
         trainer.meter.steps = 0
     if with_textbook:
         turns[TEXTBOOK] = textbook(data, new_model(data, name), batch_size)
@@ -154,10 +169,10 @@ def rows(data: ImageData, name: str, batch_size: int, seconds: float, *, with_te
     medians = {title: value / (1 if title == TEXTBOOK else STEPS) for title, value in measured.items()}
     base = medians["Adam, DataLoader"]
     for title, median in medians.items():
-        cells = ["–"] * len(ROOMS)
+        cells = ["–"] * len(PHASES)
         if title in trainers:
             spent = trainers[title].meter.seconds
-            cells = [f"{100 * spent[room] / sum(spent.values()):.1f} %" for room in ROOMS]
+            cells = [f"{100 * spent[phase] / sum(spent.values()):.1f} %" for phase in PHASES]
         yield [
             name,
             title,
@@ -176,7 +191,7 @@ def main() -> None:
     torch.set_num_threads(1)
     data = load_dataset("mnist")
     print(f"MNIST, n = {len(data.train)}, batches of {arguments.batch_size}, torch {torch.__version__}, 1 thread\n")
-    header = ["model", "step", "median", "÷ Adam", *(room.replace("_", "+") for room in ROOMS)]
+    header = ["model", "step", "median", "÷ Adam", *(phase for phase in PHASES)]
     table = []
     for name in arguments.model or ("mlp", "cnn"):
         table += rows(data, name, arguments.batch_size, arguments.seconds, with_textbook=name == "mlp")

@@ -75,7 +75,7 @@ def main():
     parser.add_argument("--wandb", metavar="PROJECT", help="log to Weights & Biases")
     args = parser.parse_args()
 
-    accelerator = torch.accelerator.current_accelerator()
+    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     device = torch.device("cpu") if accelerator is None else accelerator
     if "RANK" in os.environ:
         if accelerator is not None:

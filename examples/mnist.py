@@ -1,4 +1,7 @@
-"""The MNIST example of PyTorch with chosen batches. The lines marked `# adamcb` are new; `diff` shows the rest."""
+"""The MNIST example of PyTorch with chosen batches: two changed lines, marked `# adamcb`.
+
+`diff examples/mnist_plain.py examples/mnist.py` shows them.
+"""
 
 import argparse
 
@@ -8,7 +11,7 @@ from torch import nn
 from torch.optim.lr_scheduler import StepLR
 from torch.utils.data import DataLoader
 
-import adamcb  # adamcb
+import adamcb
 from adamcb.lab.tasks.datasets import load_dataset
 
 
@@ -36,14 +39,17 @@ class Net(nn.Module):
         return F.log_softmax(self.fc2(x), dim=1)
 
 
-def train(args, model, device, batches, optimizer, epoch):
+def train(args, model, device, loader, optimizer, epoch):
     model.train()
-    for batch_idx, (data, target) in enumerate(batches):
+    for batch_idx, (data, target) in enumerate(loader):
         data, target = data.to(device), target.to(device)
+        optimizer.zero_grad()
         output = model(data)
-        loss = batches.step(F.nll_loss(output, target, reduction="none"))  # adamcb
+        loss = loader.weigh(F.nll_loss(output, target, reduction="none"))  # adamcb
+        loss.backward()
+        optimizer.step()
         if batch_idx % args.log_interval == 0:
-            progress = f"{100.0 * batch_idx / len(batches):.0f} %, lr {optimizer.param_groups[0]['lr']:.2g}"
+            progress = f"{100.0 * batch_idx / len(loader):.0f} %, lr {optimizer.param_groups[0]['lr']:.2g}"
             print(f"Train epoch: {epoch} [{progress}]  loss: {loss.item():.6f}")
             if args.dry_run:
                 break
@@ -76,18 +82,19 @@ def main():
     args = parser.parse_args()
 
     torch.manual_seed(args.seed)
-    device = torch.accelerator.current_accelerator() or torch.device("cpu")
+    available = torch.accelerator.is_available()
+    device = torch.accelerator.current_accelerator() if available else torch.device("cpu")
 
     images = load_dataset(args.dataset)
     test_loader = DataLoader(images.test, batch_size=args.test_batch_size)
 
     model = Net(images.image_shape[1]).to(device)
-    batches = adamcb.AdamCB(model, images.train, batch_size=args.batch_size, lr=args.lr)  # adamcb
-    optimizer = batches.optimizer  # adamcb
+    loader = adamcb.AdaptiveLoader(model, images.train, batch_size=args.batch_size)  # adamcb
+    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
 
     scheduler = StepLR(optimizer, step_size=1, gamma=args.gamma)
     for epoch in range(1, args.epochs + 1):
-        train(args, model, device, batches, optimizer, epoch)
+        train(args, model, device, loader, optimizer, epoch)
         test(model, device, test_loader)
         scheduler.step()
 

@@ -35,9 +35,9 @@ class Net(nn.Module):
         return F.log_softmax(self.fc2(x), dim=1)
 
 
-def train(args, model, device, batches, optimizer, epoch):
+def train(args, model, device, loader, optimizer, epoch):
     model.train()
-    for batch_idx, (data, target) in enumerate(batches):
+    for batch_idx, (data, target) in enumerate(loader):
         data, target = data.to(device), target.to(device)
         optimizer.zero_grad()
         output = model(data)
@@ -45,7 +45,7 @@ def train(args, model, device, batches, optimizer, epoch):
         loss.backward()
         optimizer.step()
         if batch_idx % args.log_interval == 0:
-            progress = f"{100.0 * batch_idx / len(batches):.0f} %, lr {optimizer.param_groups[0]['lr']:.2g}"
+            progress = f"{100.0 * batch_idx / len(loader):.0f} %, lr {optimizer.param_groups[0]['lr']:.2g}"
             print(f"Train epoch: {epoch} [{progress}]  loss: {loss.item():.6f}")
             if args.dry_run:
                 break
@@ -78,18 +78,19 @@ def main():
     args = parser.parse_args()
 
     torch.manual_seed(args.seed)
-    device = torch.accelerator.current_accelerator() or torch.device("cpu")
+    available = torch.accelerator.is_available()
+    device = torch.accelerator.current_accelerator() if available else torch.device("cpu")
 
     images = load_dataset(args.dataset)
     test_loader = DataLoader(images.test, batch_size=args.test_batch_size)
 
     model = Net(images.image_shape[1]).to(device)
-    batches = DataLoader(images.train, batch_size=args.batch_size, shuffle=True)
+    loader = DataLoader(images.train, batch_size=args.batch_size, shuffle=True)
     optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
 
     scheduler = StepLR(optimizer, step_size=1, gamma=args.gamma)
     for epoch in range(1, args.epochs + 1):
-        train(args, model, device, batches, optimizer, epoch)
+        train(args, model, device, loader, optimizer, epoch)
         test(model, device, test_loader)
         scheduler.step()
 

@@ -11,7 +11,8 @@ import pytest
 import adamcb
 
 SOURCE = Path(adamcb.__file__).parent
-# What each room may import of the others. `_checks` is open to all.
+HOME = Path(__file__).parent.parent
+# What each room may import of the others. `_checks` and `_seeds` are open to all.
 MAY_KNOW = {
     "selection": set(),
     "gradnorm": set(),
@@ -24,15 +25,27 @@ MAY_KNOW = {
 }
 
 
-def imported_rooms(file: Path) -> set[str]:
+def imports(file: Path) -> list[list[str]]:
+    """Return what a file imports of adamcb, as lists of names."""
     names = []
     for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom) and node.module:
             names += [f"{node.module}.{alias.name}" for alias in node.names]
-    parts = [name.split(".") for name in names if name.startswith("adamcb.")]
-    return {part[1] for part in parts if (SOURCE / part[1]).is_dir()}
+    return [name.split(".") for name in names if name.startswith("adamcb.")]
+
+
+def imported_rooms(file: Path) -> set[str]:
+    return {parts[1] for parts in imports(file) if (SOURCE / parts[1]).is_dir()}
+
+
+def private_names_of_others(file: Path, room: str | None) -> list[str]:
+    return [
+        ".".join(parts)
+        for parts in imports(file)
+        if parts[1] not in (room, "_checks", "_seeds") and any(part.startswith("_") for part in parts[1:])
+    ]
 
 
 @pytest.mark.parametrize("room", sorted(room.name for room in SOURCE.iterdir() if (room / "__init__.py").exists()))
@@ -41,10 +54,20 @@ def test_imports_go_one_way(room):
         assert imported_rooms(file) <= MAY_KNOW[room] | {room}, file
 
 
+def test_no_room_reads_a_private_name_of_another():
+    for file in SOURCE.rglob("*.py"):
+        room = file.relative_to(SOURCE).parts[0]
+        if room != "__init__.py":
+            assert not private_names_of_others(file, room), file
+    for folder in ("benchmarks", "examples"):
+        for file in (HOME / folder).glob("*.py"):
+            assert not private_names_of_others(file, None), file
+
+
 @pytest.mark.parametrize("name", adamcb.__all__)
 def test_every_public_name_is_documented(name):
     assert getattr(adamcb, name).__doc__
-    page = Path(__file__).parent.parent / "docs" / "api.md"
+    page = HOME / "docs" / "api.md"
     assert f"`{name}" in page.read_text(encoding="utf-8")
 
 

@@ -6,13 +6,14 @@ from adamcb.data import BanditLoader, SelectedBatch
 from adamcb.gradnorm import PerSampleNorms
 from adamcb.optim import AdamX, inverse_sqrt
 from adamcb.selection import CombinatorialBandit, Draw, ReplacementBandit, Selection, UniformSelection, depround
-from adamcb.training import AdamCB
+from adamcb.training import AdamCB, AdaptiveLoader
 
 __version__ = version("adamcb")
 
 __all__ = [
     "AdamCB",
     "AdamX",
+    "AdaptiveLoader",
     "BanditLoader",
     "CombinatorialBandit",
     "Draw",

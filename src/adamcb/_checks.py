@@ -48,6 +48,13 @@ def real(
     return number
 
 
+def boolean(name: str, value: Any) -> bool:
+    """Return `value` as a bool, or raise unless it is one."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"`{name}` must be True or False, got {name}={value!r} of type {type(value).__name__}.")
+    return bool(value)
+
+
 def one_of(name: str, value: Any, allowed: Collection[str]) -> str:
     """Return `value`, or raise unless it is one of the `allowed` words."""
     if value not in allowed:

@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from adamcb import AdamCB, CombinatorialBandit
+from adamcb._seeds import derived_seed
 from adamcb.data import whole_of
-from adamcb.training._arguments import seed_of
 from adamcb.training._ranks import Ranks, unwrapped
 from tests.training.problem import cnn, digits, eager, losses_of, mlp
 
@@ -37,7 +37,7 @@ def new_selection(sharded: bool) -> CombinatorialBandit:
         return eager(SAMPLES, BATCH_SIZE)
     ranks = Ranks.current()
     own = len(range(ranks.rank, SAMPLES, ranks.size))
-    return eager(own, BATCH_SIZE // ranks.size, seed_of(0, ranks.rank))
+    return eager(own, BATCH_SIZE // ranks.size, derived_seed(0, ranks.rank) if ranks.rank else 0)
 
 
 def train(trainer: AdamCB, steps: int) -> dict[str, Any]:

@@ -45,16 +45,18 @@ def test_a_checkpoint_of_rank_0_continues_on_any_number_of_ranks(tmp_path, ranks
 
 
 def train_until_killed(path: str, die_at: int | None) -> dict:
-    """Save after every third step on every rank; rank 1 dies between backward and update of one step."""
+    """Save after every third step on every rank; rank 1 dies between backward and learning of one step."""
     trainer = new_trainer()
     if os.path.exists(path):
         trainer.load(path)
     while trainer.meter.steps < STEPS:
         for x, y in trainer:
+            trainer.optimizer.zero_grad()
             trainer.weigh(losses_of(trainer.model, x, y)).backward()
             if trainer.meter.steps == die_at and dist.get_rank() == 1:
                 os.kill(os.getpid(), signal.SIGKILL)
-            trainer.update()
+            trainer.learn()
+            trainer.optimizer.step()
             if trainer.meter.steps % 3 == 0:
                 trainer.save(path)
             if trainer.meter.steps == STEPS:

@@ -39,7 +39,7 @@ def test_any_number_of_ranks_gives_the_same(world_size, alone):
 def recipes() -> list:
     """Everything that changes what is gathered: what is trained, how, and how late it is heard of."""
     generator = torch.Generator().manual_seed(1)
-    results = [train_anew(25, "cnn"), train_anew(25, "mlp", {"norms": "last-layer"})]
+    results = [train_anew(25, "cnn"), train_anew(25, "mlp", {"scores": "last-layer"})]
     for selection in (CombinatorialBandit, ReplacementBandit, UniformSelection):
         results.append(train_anew(25, "mlp", {"selection": selection(SAMPLES, BATCH_SIZE, generator=generator)}))
     results.append(train_anew(25, "mlp", {"feedback_delay": 2}))
@@ -54,11 +54,12 @@ def accumulated() -> dict:
         model: nn.Module = trainer.model
         if isinstance(model, DistributedDataParallel) and i % 2 == 0:
             with model.no_sync():
-                trainer.weigh(losses_of(model, x, y), accumulate=2).backward()
+                (trainer.weigh(losses_of(model, x, y)) / 2).backward()
         else:
-            trainer.weigh(losses_of(model, x, y), accumulate=2).backward()
+            (trainer.weigh(losses_of(model, x, y)) / 2).backward()
         if i % 2 == 1:
-            trainer.update()
+            trainer.optimizer.step()
+            trainer.optimizer.zero_grad()
     return {"draws": [], "losses": [], **result(trainer)}
 
 

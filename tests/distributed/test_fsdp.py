@@ -29,14 +29,14 @@ def whole(parameter: nn.Parameter) -> np.ndarray:
 
 
 def train(kind: str, sharded_weights: bool = False) -> dict:
-    """Train an epoch, and return all norms that the selection heard of, and the parameters."""
+    """Train an epoch, and return all scores that the selection heard of, and the parameters."""
     model = {"mlp": mlp, "cnn": cnn}[kind](dtype=torch.float64)
     spread = dist.is_initialized()
     if spread:
         shard(model)
-    trainer = AdamCB(model, digits(200, torch.float64), 16, lr=0.01, sharded=sharded_weights)
+    trainer = AdamCB(model, digits(200, torch.float64), 16, lr=0.01, sharded=sharded_weights, scores="exact")
     heard, learn = [], trainer.selection.update
-    trainer.selection.update = lambda draw, norms: (heard.append(norms.tolist()), learn(draw, norms))[1]
+    trainer.selection.update = lambda draw, scores: (heard.append(scores.tolist()), learn(draw, scores))[1]
     losses = [trainer.step(losses_of(model, x, y)).item() for x, y in trainer]
     refused = None
     if spread:
@@ -44,14 +44,14 @@ def train(kind: str, sharded_weights: bool = False) -> dict:
         with pytest.raises(NotImplementedError) as caught:
             trainer.state_dict()
         refused = str(caught.value)
-    return {"norms": heard, "losses": losses, "parameters": [*map(whole, model.parameters())], "refused": refused}
+    return {"scores": heard, "losses": losses, "parameters": [*map(whole, model.parameters())], "refused": refused}
 
 
 @pytest.mark.parametrize("kind", ["mlp", "cnn"])
-def test_fully_shard_trains_as_one_process_does_and_its_norms_are_right(kind):
+def test_fully_shard_trains_as_one_process_does_and_its_scores_are_right(kind):
     expected = train(kind)
     for rank in launch(2, train, kind):
-        np.testing.assert_allclose(rank["norms"], expected["norms"], rtol=1e-9)
+        np.testing.assert_allclose(rank["scores"], expected["scores"], rtol=1e-9)
         np.testing.assert_allclose(rank["losses"], expected["losses"], rtol=1e-9)
         for one, other in zip(rank["parameters"], expected["parameters"], strict=True):
             np.testing.assert_allclose(one, other, rtol=0.0, atol=1e-9)
@@ -62,7 +62,7 @@ def test_fully_shard_goes_with_sharded_weights():
     first, second = launch(2, train, "mlp", True)
     for one, other in zip(first["parameters"], second["parameters"], strict=True):
         np.testing.assert_array_equal(one, other)
-    assert np.shape(first["norms"]) == (12, 8)  # each rank hears of its own half
+    assert np.shape(first["scores"]) == (12, 8)  # each rank hears of its own half
 
 
 def build_refused(kind: str) -> None:

@@ -13,7 +13,7 @@ N, K = 41, 8
 
 
 def loader(rank=0, num_ranks=1, dataset=None, **options):
-    bandit = CombinatorialBandit(N, K, feedback="scale-free", min_gain=0.0, generator=torch.Generator().manual_seed(0))
+    bandit = CombinatorialBandit(N, K, gate=None, generator=torch.Generator().manual_seed(0))
     return BanditLoader(dataset or tensors(N), bandit, rank=rank, num_ranks=num_ranks, **options)
 
 

@@ -27,7 +27,7 @@ def shards(n: int, k: int, num_shards: int, seed: int = 0) -> list[ShardedSelect
     for shard in range(num_shards):
         generator = torch.Generator().manual_seed(seed_of(seed, shard))
         size = len(range(shard, n, num_shards))
-        bandit = CombinatorialBandit(size, k // num_shards, feedback="scale-free", min_gain=0.0, generator=generator)
+        bandit = CombinatorialBandit(size, k // num_shards, gate=None, generator=generator)
         made.append(ShardedSelection(bandit, n, shard=shard, num_shards=num_shards))
     return made
 

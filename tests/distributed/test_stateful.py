@@ -40,9 +40,7 @@ class Counting(Dataset):
 
 
 def make(num_workers, seed=0, **options):
-    bandit = CombinatorialBandit(
-        N, K, feedback="scale-free", min_gain=0.0, generator=torch.Generator().manual_seed(seed)
-    )
+    bandit = CombinatorialBandit(N, K, gate=None, generator=torch.Generator().manual_seed(seed))
     return bandit, BanditLoader(Counting(), bandit, num_workers=num_workers, stateful=True, **options)
 
 
@@ -83,7 +81,7 @@ def test_a_resumed_run_is_the_undisturbed_one(num_workers):
 @WORKERS
 def test_it_loads_what_the_plain_loader_loads(num_workers):
     stateful, _ = train(*make(num_workers), epochs=2)
-    bandit = CombinatorialBandit(N, K, feedback="scale-free", min_gain=0.0, generator=torch.Generator().manual_seed(0))
+    bandit = CombinatorialBandit(N, K, gate=None, generator=torch.Generator().manual_seed(0))
     plain, _ = train(bandit, BanditLoader(Counting(), bandit, num_workers=num_workers), epochs=2)
     assert stateful == plain
 

@@ -73,20 +73,20 @@ class CutShort(Module):
 class Manual(Module):
     """Steps by itself, at the end of an epoch after fewer batches, and goes on if a backward pass fails."""
 
-    def __init__(self, accumulate: int = 1, steps_anyway: bool = False) -> None:
+    def __init__(self, accumulate: int = 1) -> None:
         super().__init__()
         self.automatic_optimization = False
-        self.steps, self.steps_anyway = by_epochs(BATCHES, accumulate), steps_anyway
+        self.steps = by_epochs(BATCHES, accumulate)
 
     def training_step(self, batch: Any, batch_idx: int) -> None:
         x, y = batch
         optimizer: Any = self.optimizers()
         step = next(step for step in self.steps if batch_idx in step)
         try:
-            self.manual_backward(weigh(self, F.cross_entropy(self(x), y, reduction="none"), accumulate=len(step)))
+            self.manual_backward(weigh(self, F.cross_entropy(self(x), y, reduction="none")) / len(step))
         except torch.OutOfMemoryError:
-            if not self.steps_anyway:
-                return
+            optimizer.zero_grad()
+            return
         if batch_idx == step[-1]:
             optimizer.step()
             optimizer.zero_grad()
@@ -127,12 +127,12 @@ def fit(
     **options: Any,
 ) -> dict[str, Any]:
     """Train, and return what came of it."""
-    choosing = {"selection": new_selection(), **(choosing or {})}
+    choosing = {"selection": new_selection(), "scores": "exact", **(choosing or {})}
     chosen = AdamCBCallback(train_set(dtype), BATCH_SIZE, **choosing)
     saves = any(isinstance(callback, ModelCheckpoint) for callback in callbacks)
     trainer = quietly(new_trainer, chosen, *callbacks, enable_checkpointing=saves, **options)
     quietly(trainer.fit, module, chosen.loader if loader is None else loader, ckpt_path=ckpt_path)
-    return outcome(module, chosen.adamcb)
+    return outcome(module, chosen.adaptive)
 
 
 def straight_and_resumed(folder: str, options: dict[str, Any]) -> list[dict[str, Any]]:

@@ -12,7 +12,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from adamcb import AdamCB, CombinatorialBandit
+from adamcb import AdaptiveLoader, CombinatorialBandit
+from adamcb.selection import ProofFeedback
 from tests.distributed.launch import PROCESSES, launch
 from tests.training.problem import digits, losses_of, mlp
 
@@ -29,19 +30,20 @@ def train_set(dtype: torch.dtype = torch.float64) -> Any:
 def new_selection(num_samples: int = SAMPLES, batch_size: int = BATCH_SIZE) -> CombinatorialBandit:
     """Return a selection that notices how large norms are: scale-free feedback would not tell a factor."""
     generator = torch.Generator().manual_seed(0)
-    return CombinatorialBandit(num_samples, batch_size, max_norm=50.0, generator=generator)
+    return CombinatorialBandit(num_samples, batch_size, feedback=ProofFeedback(50.0), generator=generator)
 
 
-def weights_of(adamcb: AdamCB) -> np.ndarray:
+def weights_of(loader: AdaptiveLoader) -> np.ndarray:
     """Return the weights of a selection that has some."""
-    selection: Any = adamcb.selection
+    selection: Any = loader.selection
     return selection.weights
 
 
-def outcome(model: nn.Module, adamcb: AdamCB) -> dict[str, Any]:
+def outcome(model: nn.Module, loader: AdaptiveLoader) -> dict[str, Any]:
     """Return what two runs must agree on."""
+    loader.learn()
     parameters = torch.cat([parameter.detach().double().flatten() for parameter in model.parameters()])
-    return {"parameters": parameters.numpy(), "weights": weights_of(adamcb), "steps": adamcb.meter.steps}
+    return {"parameters": parameters.numpy(), "weights": weights_of(loader), "steps": loader.meter.steps}
 
 
 def own_loop(
@@ -50,36 +52,42 @@ def own_loop(
     autocast: torch.dtype | None = None,
     steps: list[list[int]] | None = None,
     taken: int | None = None,
+    divisor: int | None = None,
 ) -> dict[str, Any]:
-    """Train by `AdamCB` alone, in this process; with a GradScaler if `autocast` needs one.
+    """Train by an ordinary loop over an `AdaptiveLoader`, in this process; with a GradScaler if `autocast` needs one.
 
     Each of the `steps` lists its batches, numbered from 0 through all epochs; others are taken and not trained on. The
     default are steps of `accumulate` batches, and the last one of an epoch of what is left. It ends when so many
-    batches are `taken`, or after two epochs.
+    batches are `taken`, or after two epochs. Losses are divided by `divisor`, or by the number of batches of the step.
     """
     model = mlp(dtype=dtype)
     optimizer = torch.optim.Adam(model.parameters(), lr=LR)
     scaler = new_scaler() if autocast is torch.float16 else None
-    with AdamCB(model, train_set(dtype), BATCH_SIZE, selection=new_selection(), optimizer=optimizer) as trainer:
+    with AdaptiveLoader(model, train_set(dtype), BATCH_SIZE, selection=new_selection(), scores="exact") as loader:
         steps = by_epochs(BATCHES, accumulate) if steps is None else steps
-        for (x, y), step in in_steps(trainer, steps, taken):
+        for (x, y), step in in_steps(loader, steps, taken):
             with torch.autocast("cpu", dtype=autocast, enabled=autocast is not None):
                 losses = losses_of(model, x, y)
-            loss = trainer.weigh(losses, accumulate=len(step))
+            loss = loader.weigh(losses) / (divisor or len(step))
             (loss if scaler is None else scaler.scale(loss)).backward()
-            if step[-1] == trainer.meter.steps - 1:
-                trainer.update(scaler)
-        return outcome(model, trainer)
+            if step[-1] == loader.meter.steps - 1:
+                optimizer.step() if scaler is None else scaler.step(optimizer)
+                if scaler is not None:
+                    scaler.update()
+                optimizer.zero_grad()
+        return outcome(model, loader)
 
 
-def in_steps(trainer: AdamCB, steps: list[list[int]], taken: int | None = None) -> Iterator[tuple[Any, list[int]]]:
+def in_steps(
+    loader: AdaptiveLoader, steps: list[list[int]], taken: int | None = None
+) -> Iterator[tuple[Any, list[int]]]:
     """Yield the batches of two epochs, or of the first ones `taken`, that are in a step, with it."""
     step_of = {number: step for step in steps for number in step}
     for _ in range(EPOCHS):
-        for batch in trainer:
-            if step := step_of.get(trainer.meter.steps - 1):
+        for batch in loader:
+            if step := step_of.get(loader.meter.steps - 1):
                 yield batch, step
-            if trainer.meter.steps == taken:
+            if loader.meter.steps == taken:
                 return
 
 

@@ -1,4 +1,4 @@
-"""Transformers: its Trainer, AdamCB's choice; the same numbers as AdamCB's own loop."""
+"""Transformers: its Trainer, an AdaptiveLoader's batches; the same numbers as an ordinary loop's."""
 
 import copy
 import importlib.util
@@ -7,7 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from tests.integrations.problem import assert_same, break_backward, chunks, in_ranks
+from tests.integrations.problem import assert_same, in_ranks
 
 INSTALLED = all(importlib.util.find_spec(name) for name in ("transformers", "accelerate"))
 pytestmark = pytest.mark.skipif(not INSTALLED, reason="transformers and accelerate are not installed")
@@ -36,20 +36,6 @@ def test_two_processes_train_and_resume_as_one(runs, tmp_path):
 def test_it_resumes_with_the_same_dropout(runs, tmp_path):
     straight, resumed = runs.straight_and_resumed(str(tmp_path), dropout=0.2)
     assert_same(resumed, straight)
-
-
-def test_an_epoch_that_ends_in_the_middle_of_a_step_leaves_nothing_to_the_next(runs, tmp_path):
-    result = runs.fit(str(tmp_path), runs.gpt(), gradient_accumulation_steps=3, callbacks=[runs.CutShort(5)])
-    taken = 6  # the third batch of the step was there already
-    steps = [[0, 1, 2], *chunks(range(taken, taken + runs.BATCHES), 3)]
-    assert_same(result, runs.own_loop(steps, taken + runs.BATCHES))
-
-
-def test_batches_of_a_step_that_failed_are_given_up(runs, tmp_path):
-    model = runs.gpt()
-    break_backward(model.lm_head, [3, 5, 7])
-    result = runs.fit(str(tmp_path), model, kind=runs.Catching, gradient_accumulation_steps=3, num_train_epochs=1)
-    assert_same(result, runs.own_loop([[0, 1, 2], [8], [9, 10, 11], [12]], taken=runs.BATCHES))
 
 
 def models(runs):
@@ -130,7 +116,7 @@ def test_the_model_is_left_as_it_was_and_evaluates_as_ever(runs, tmp_path):
         ({"torch_compile": True}, ValueError, "`torch_compile` must be False"),
         ({"train_sampling_strategy": "group_by_length"}, ValueError, "`train_sampling_strategy` must be 'random'"),
         ({"samples": [{"input_ids": torch.zeros(4).long()}] * 104}, ValueError, "A batch must have `labels`"),
-        ({"choosing": {"norms": "all"}}, ValueError, "`mode` must be one of"),
+        ({"choosing": {"scores": "all"}}, ValueError, "`scores` must be one of"),
         ({"choosing": {"sharded": True}}, TypeError, "unexpected keyword argument 'sharded'"),
     ],
 )

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from pydoc_data.topics import topics
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
-from transformers import BertConfig, GPT2Config, GPT2LMHeadModel, TrainerCallback, TrainingArguments
+from transformers import BertConfig, GPT2Config, GPT2LMHeadModel, TrainingArguments
 
-from adamcb import AdamCB
+from adamcb import AdaptiveLoader
 from adamcb.integrations.transformers import AdamCBTrainer
-from tests.integrations.problem import by_epochs, in_steps, new_selection, outcome
+from tests.integrations.problem import by_epochs, new_selection, outcome
 
 SAMPLES, BATCH_SIZE, LENGTH, EPOCHS, LR = 104, 8, 16, 2, 0.01
 BATCHES, ACCUMULATE = 13, 2  # an epoch: six steps of two batches, and one of one
@@ -68,42 +68,14 @@ def arguments(folder: str, **options: Any) -> TrainingArguments:
     return TrainingArguments(folder, **quiet, **{**settings, **options})
 
 
-class Catching(AdamCBTrainer):
-    """Goes on with the next batch where one fails."""
-
-    def training_step(self, *args: Any, **options: Any) -> Tensor:
-        try:
-            return super().training_step(*args, **options)
-        except torch.OutOfMemoryError:
-            return torch.zeros(())
-
-
-class CutShort(TrainerCallback):
-    """Ends the first epoch after so many batches, in the middle of a step."""
-
-    def __init__(self, batches: int) -> None:
-        self.batches = batches
-
-    def on_substep_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._count(control)
-
-    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._count(control)
-
-    def _count(self, control: Any) -> None:
-        self.batches -= 1
-        control.should_epoch_stop = self.batches == 0
-
-
 def fit(folder: str, model: Any, samples: Any = None, resume: str | None = None, **options: Any) -> dict[str, Any]:
     """Train, and return what came of it."""
-    choosing = {"selection": new_selection(SAMPLES, BATCH_SIZE), **options.pop("choosing", {})}
+    choosing = {"selection": new_selection(SAMPLES, BATCH_SIZE), "scores": "exact", **options.pop("choosing", {})}
     samples = texts() if samples is None else samples
-    kind, callbacks = options.pop("kind", AdamCBTrainer), options.pop("callbacks", None)
     args = arguments(folder, **options)
-    trainer = kind(model=model, args=args, train_dataset=samples, callbacks=callbacks, **choosing)
+    trainer = AdamCBTrainer(model=model, args=args, train_dataset=samples, **choosing)
     trainer.train(resume_from_checkpoint=resume)
-    return outcome(model, trainer.adamcb)
+    return outcome(model, trainer.adaptive)
 
 
 def straight_and_resumed(folder: str, dropout: float = 0.0) -> list[dict[str, Any]]:
@@ -114,21 +86,27 @@ def straight_and_resumed(folder: str, dropout: float = 0.0) -> list[dict[str, An
     return [straight, resumed]
 
 
-def own_loop(steps: list[list[int]] | None = None, taken: int | None = None) -> dict[str, Any]:
-    """Train by `AdamCB` alone, on the mean over the tokens of the dataset; see `own_loop` of the other problem."""
+def own_loop(steps: list[list[int]] | None = None) -> dict[str, Any]:
+    """Train by an ordinary loop over an `AdaptiveLoader`, on the mean over the tokens of the dataset.
+
+    The Trainer takes all batches of a step before it trains on the first, and so does this loop.
+    """
     model, samples = (
         gpt(),
         [{key: sample[key] for key in ("input_ids", "attention_mask", "labels")} for sample in texts()],
     )
     tokens = sum(int((sample["labels"][1:] != -100).sum()) for sample in samples) / len(samples)
-    selection = new_selection(SAMPLES, BATCH_SIZE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=LR, weight_decay=0.0)
-    steps = by_epochs(BATCHES, ACCUMULATE) if steps is None else steps
-    with AdamCB(model, samples, BATCH_SIZE, selection=selection, optimizer=optimizer) as trainer:
-        for batch, step in in_steps(trainer, steps, taken):
-            logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits[:, :-1]
-            losses = F.cross_entropy(logits.transpose(1, 2), batch["labels"][:, 1:], reduction="none").sum(1) / tokens
-            trainer.weigh(losses, accumulate=len(step)).backward()
-            if step[-1] == trainer.meter.steps - 1:
-                trainer.update()
-        return outcome(model, trainer)
+    selection = new_selection(SAMPLES, BATCH_SIZE)
+    with AdaptiveLoader(model, samples, BATCH_SIZE, selection=selection, scores="exact") as loader:
+        batches = itertools.chain.from_iterable(itertools.repeat(loader))
+        for step in by_epochs(BATCHES, ACCUMULATE) if steps is None else steps:
+            taken = list(itertools.islice(batches, len(step)))
+            for batch in taken:
+                logits = model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits[:, :-1]
+                losses = F.cross_entropy(logits.transpose(1, 2), batch["labels"][:, 1:], reduction="none").sum(1)
+                (loader.weigh(losses / tokens, draw=batch.draw) / len(step)).backward()
+            loader.learn()
+            optimizer.step()
+            optimizer.zero_grad()
+        return outcome(model, loader)

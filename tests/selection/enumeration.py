@@ -11,7 +11,8 @@ from collections.abc import Callable
 
 import numpy as np
 
-from adamcb.selection._depround import draw_ordered, draw_with_replacement
+from adamcb.selection._depround import draw_ordered
+from adamcb.selection._replacement import draw_with_replacement
 from adamcb.selection._tree import build_tree, total_weight
 
 LAST = 1.0 - 2.0**-53

@@ -28,7 +28,7 @@ def test_textbook_depround_hits_its_marginals(generator):
 
 @pytest.mark.statistical
 def test_the_bandit_hits_its_marginals_whatever_the_order(generator):
-    bandit = CombinatorialBandit(12, 5, exploration=0.2, generator=generator)
+    bandit = CombinatorialBandit(12, 5, exploration=0.2, gate=None, generator=generator)
     bandit.weights = [0.1, 3, 8, 0.7, 1, 1, 40, 0.01, 2, 0.5, 1.5, 0]
     probs, rounds = bandit.inclusion_probs(), 20_000
     assert probs[6] == 1.0
@@ -97,7 +97,7 @@ def test_rounding_never_repeats_a_sample(chosen, leaf, expected):
 
 
 def test_a_promise_can_be_met_at_a_million_samples(generator):
-    bandit = CombinatorialBandit(1_000_000, 64, exploration=0.4, generator=generator)
+    bandit = CombinatorialBandit(1_000_000, 64, exploration=0.4, gate=None, generator=generator)
     draw = bandit.draw()
     assert len(set(draw.indices.tolist())) == 64
     assert draw.loss_weights == approx(np.full(64, 1 / 64))

@@ -39,7 +39,7 @@ def test_inclusion_probabilities_are_the_promised_ones_and_the_weighted_sum_is_u
     values = np.array([3.0, -1.0, 0.5, 10.0, 2.0, -7.0, 1.25])
     for n, k in CASES:
         weights = SMALL_WEIGHTS[name][:n]
-        bandit = CombinatorialBandit(n, k, exploration=exploration)
+        bandit = CombinatorialBandit(n, k, exploration=exploration, gate=None)
         bandit.weights = weights
         probs = bandit.inclusion_probs()
         included, expectation = np.zeros(n), 0.0
@@ -72,7 +72,7 @@ def test_draws_with_replacement_have_the_promised_probabilities_and_are_unbiased
 @pytest.mark.parametrize(("n", "k"), [(2, 1), (9, 4), (40, 39), (300, 32), (1000, 128)])
 @pytest.mark.parametrize("exploration", [0.0, 0.1, 0.4])
 def test_draws_equal_those_of_the_slow_twin_from_the_same_random_numbers(n, k, exploration, generator):
-    bandit = CombinatorialBandit(n, k, exploration=exploration, generator=generator)
+    bandit = CombinatorialBandit(n, k, exploration=exploration, gate=None, generator=generator)
     rng = np.random.default_rng(1)
     for _ in range(20):
         bandit.weights = rng.gamma(0.3, size=n) + 1e-9

@@ -4,7 +4,7 @@ import torch
 from pytest import approx
 from scipy.optimize import minimize
 
-from adamcb.selection import CombinatorialBandit, ReplacementBandit
+from adamcb.selection import CombinatorialBandit, Gate, ListingFeedback, ProofFeedback, ReplacementBandit, ScaleFree
 from adamcb.selection._projection import project_to_floor
 from adamcb.selection._tree import build_tree
 from tests.reference.selection import SlowCombinatorialBandit, SlowReplacementBandit, inclusion_probs, project
@@ -15,7 +15,7 @@ from tests.reference.selection import SlowCombinatorialBandit, SlowReplacementBa
 @pytest.mark.parametrize(
     ("feedback", "expected"),
     [
-        ("bandit", [-(1 / 4) * (3 / 4) / (1 / 2), -(1 / 4) * (15 / 16) / (1 / 2)]),
+        ("proof", [-(1 / 4) * (3 / 4) / (1 / 2), -(1 / 4) * (15 / 16) / (1 / 2)]),
         ("listing", [-(1 / 4) * (3 / 4), -(1 / 4) * (15 / 16)]),
         ("scale-free", [0.3 * (4 / 2.5 - 1), 0.3 * (1 / 2.5 - 1)]),  # s = (‖g‖/p)² = 4 and 1, their mean G = 5/2
     ],
@@ -40,7 +40,7 @@ def test_a_worked_example_of_corrected_adambs():
 
 
 def test_the_smallest_probabilities_are_k_gamma_over_n_and_gamma_over_n():
-    combinatorial = CombinatorialBandit(10, 4, exploration=0.3)
+    combinatorial = CombinatorialBandit(10, 4, exploration=0.3, gate=None)
     replacement = ReplacementBandit(10, 4, exploration=0.3)
     for bandit in (combinatorial, replacement):
         bandit.weights = [1.0] + [0.0] * 9
@@ -61,13 +61,13 @@ def simulated_norms(rng, difficulty, indices, step):
 @pytest.mark.parametrize("max_norm", [None, 400.0])
 @pytest.mark.parametrize("exploration", [0.05, 0.4])
 @pytest.mark.parametrize(
-    ("feedback", "min_gain"), [("bandit", 0.1), ("listing", 0.1), ("scale-free", 0.0), ("scale-free", 0.3)]
+    ("rule", "gate"), [("proof", None), ("listing", None), ("scale-free", None), ("scale-free", Gate(0.3))]
 )
-def test_a_thousand_steps_equal_those_of_the_slow_twin(feedback, min_gain, exploration, max_norm, delay, generator):
+def test_a_thousand_steps_equal_those_of_the_slow_twin(rule, gate, exploration, max_norm, delay, generator):
     n, k = 60, 8
-    options = {"exploration": exploration, "feedback": feedback, "max_norm": max_norm, "min_gain": min_gain}
-    bandit = CombinatorialBandit(n, k, generator=generator, **options)
-    slow = SlowCombinatorialBandit(n, k, exploration, feedback, max_norm, min_gain=min_gain)
+    feedback = {"proof": ProofFeedback(max_norm), "listing": ListingFeedback(max_norm), "scale-free": ScaleFree()}[rule]
+    bandit = CombinatorialBandit(n, k, exploration=exploration, feedback=feedback, gate=gate, generator=generator)
+    slow = SlowCombinatorialBandit(n, k, exploration, rule, max_norm, min_gain=0.0 if gate is None else gate.min_gain)
     rng = np.random.default_rng(0)
     difficulty = rng.gamma(0.3, size=n)
     waiting = []
@@ -106,7 +106,7 @@ def test_a_thousand_steps_of_adambs_equal_those_of_the_slow_twin(form, max_norm,
     assert bandit.inclusion_probs() / k == approx(slow.probs(), rel=1e-9)
 
 
-@pytest.mark.parametrize("feedback", ["bandit", "listing"])
+@pytest.mark.parametrize("feedback", ["proof", "listing"])
 def test_capped_samples_keep_their_weight(feedback, generator):
     bandit = CombinatorialBandit(50, 5, feedback=feedback, generator=generator)
     bandit.weights = np.where(np.arange(50) == 7, 1e4, 1.0)
@@ -120,11 +120,11 @@ def test_capped_samples_keep_their_weight(feedback, generator):
     assert (after[drawn] < before[drawn]).all()
 
 
-@pytest.mark.parametrize(("feedback", "stays"), [("bandit", True), ("scale-free", False)])
+@pytest.mark.parametrize(("feedback", "stays"), [("proof", True), ("scale-free", False)])
 def test_a_capped_sample_without_gradient_is_stuck_by_the_paper_and_freed_by_scale_free_feedback(
     feedback, stays, generator
 ):
-    bandit = CombinatorialBandit(50, 5, feedback=feedback, min_gain=0.0, generator=generator)
+    bandit = CombinatorialBandit(50, 5, feedback=feedback, gate=None, generator=generator)
     bandit.weights = np.where(np.arange(50) == 7, 1e4, 1.0)
     for _ in range(200):
         draw = bandit.draw()
@@ -133,7 +133,7 @@ def test_a_capped_sample_without_gradient_is_stuck_by_the_paper_and_freed_by_sca
 
 
 def test_a_capped_sample_does_not_wind_up_its_weight(generator):
-    bandit = CombinatorialBandit(50, 5, feedback="scale-free", min_gain=0.0, generator=generator)
+    bandit = CombinatorialBandit(50, 5, gate=None, generator=generator)
     bandit.weights = np.where(np.arange(50) == 7, 1e4, 1.0)
     draw = bandit.draw()
     bandit.update(draw, np.where(draw.indices == 7, 1e6, 1.0))
@@ -141,7 +141,7 @@ def test_a_capped_sample_does_not_wind_up_its_weight(generator):
 
 
 def test_a_sample_that_was_quiet_for_long_is_noticed_again_within_a_few_visits(generator):
-    bandit = CombinatorialBandit(50, 10, feedback="scale-free", generator=generator)
+    bandit = CombinatorialBandit(50, 10, generator=generator)
     quiet = np.arange(50) < 25
     for epoch in range(212):
         norms = np.where(quiet, 0.01 if epoch < 200 else 3.0, 1.0)
@@ -153,7 +153,7 @@ def test_a_sample_that_was_quiet_for_long_is_noticed_again_within_a_few_visits(g
 
 def test_batches_drawn_far_ahead_of_the_feedback_still_lead_to_the_best_probabilities(generator):
     """A sample is in many of them: all say that its weight is too low, and it must not rise for each."""
-    bandit = CombinatorialBandit(2000, 20, feedback="scale-free", generator=generator)
+    bandit = CombinatorialBandit(2000, 20, generator=generator)
     norms = np.random.default_rng(0).lognormal(sigma=1.5, size=2000)
     waiting, ratios = [], []
     for step in range(4000):
@@ -168,7 +168,7 @@ def test_batches_drawn_far_ahead_of_the_feedback_still_lead_to_the_best_probabil
 
 
 def test_without_exploration_samples_of_no_weight_do_not_spoil_what_is_learned(generator):
-    bandit = CombinatorialBandit(10, 2, feedback="scale-free", exploration=0.0, generator=generator)
+    bandit = CombinatorialBandit(10, 2, exploration=0.0, generator=generator)
     bandit.weights = [1.0] * 4 + [0.0] * 6
     for _ in range(20):  # reshuffled, so that they are in the batches all the same
         draw = bandit.draw()
@@ -179,7 +179,7 @@ def test_without_exploration_samples_of_no_weight_do_not_spoil_what_is_learned(g
 
 
 def test_scale_free_feedback_does_not_know_the_scale_of_the_norms():
-    bandits = [CombinatorialBandit(30, 6, feedback="scale-free", generator=_seeded()) for _ in range(2)]
+    bandits = [CombinatorialBandit(30, 6, generator=_seeded()) for _ in range(2)]
     rng = np.random.default_rng(5)
     for _ in range(50):
         norms = rng.random(6)
@@ -192,7 +192,7 @@ def _seeded():
     return torch.Generator().manual_seed(11)
 
 
-@pytest.mark.parametrize("feedback", ["bandit", "listing", "scale-free"])
+@pytest.mark.parametrize("feedback", ["proof", "listing", "scale-free"])
 def test_norms_that_are_all_zero_are_no_information(feedback, generator):
     bandit = CombinatorialBandit(30, 6, feedback=feedback, generator=generator)
     draw = bandit.draw()
@@ -235,7 +235,7 @@ def test_a_projection_may_raise_every_sample():
 
 def test_a_million_updates_leave_no_drift(generator):
     n, k = 1000, 4
-    bandit = CombinatorialBandit(n, k, exploration=0.2, feedback="scale-free", generator=generator)
+    bandit = CombinatorialBandit(n, k, exploration=0.2, generator=generator)
     rng = np.random.default_rng(0)
     difficulty = rng.gamma(0.5, size=n)
     for _ in range(20_000):

@@ -5,15 +5,14 @@ import pytest
 import torch
 from pytest import approx
 
-from adamcb.selection import CombinatorialBandit
-from adamcb.selection._gate import Gate, batch_sums
+from adamcb.selection import CombinatorialBandit, Gate, SecondMoment
 
 N, K = 600, 20
 EPOCH = N // K
 
 
 def bandit_of(seed: int = 0, **options) -> CombinatorialBandit:
-    return CombinatorialBandit(N, K, feedback="scale-free", generator=torch.Generator().manual_seed(seed), **options)
+    return CombinatorialBandit(N, K, generator=torch.Generator().manual_seed(seed), **options)
 
 
 def seen_in_epochs(bandit: CombinatorialBandit, norms_of, epochs: int) -> list[int]:
@@ -57,7 +56,7 @@ def test_lasting_differences_open_the_gate_in_the_second_epoch_and_their_end_clo
 
 
 def test_without_a_least_gain_the_weights_decide_at_once():
-    seen = seen_in_epochs(bandit_of(min_gain=0.0), lambda indices: np.full(K, 3.0), 1)
+    seen = seen_in_epochs(bandit_of(gate=None), lambda indices: np.full(K, 3.0), 1)
     assert seen[0] < 0.75 * N  # 1 − 1/e of independent draws
 
 
@@ -74,7 +73,11 @@ def test_the_ratio_is_estimated_without_bias_whoever_drew():
     """The four sums, in the mean over all single draws, are those over all samples."""
     rng = np.random.default_rng(0)
     norms, probs, drawn = rng.gamma(1.0, size=9), rng.dirichlet(np.ones(9)), rng.dirichlet(np.full(9, 3.0))
-    single = [batch_sums(probs[[i]], norms[[i]], drawn[[i]]) for i in range(9)]
+    single = []
+    for i in range(9):
+        moment = SecondMoment(memory=0.0)  # this batch alone
+        moment.note(norms[[i]], drawn[[i]], probs[[i]])
+        single.append(list(moment.state_dict().values()))
     assert drawn @ np.array(single) == approx([np.sum(norms**2 / probs), 1.0, np.sum(norms**2), 9.0])
 
 
@@ -83,18 +86,19 @@ def test_the_gate_opens_where_the_second_moment_falls_by_the_least_gain():
     probs = norms / norms.sum()
     ratio = np.sum(norms**2 / probs) / np.sum(norms**2 / equal)  # 36/42
     for min_gain, expected in ((1 - ratio - 1e-9, True), (1 - ratio + 1e-9, False)):
-        gate = Gate(min_gain)
-        assert not gate.is_open(1.0)
-        gate.note(batch_sums(probs, norms, equal))
-        assert gate.is_open(1.0) is expected
+        gate, moment = Gate(min_gain), SecondMoment()
+        assert not gate.is_open(moment, 1.0)
+        moment.note(norms, equal, probs)
+        assert gate.is_open(moment, 1.0) is expected
 
 
 def test_the_gate_opens_when_the_share_of_the_epoch_is_done_that_is_not_saved():
     norms, equal = np.array([1.0, 2.0, 3.0]), np.full(3, 1 / 3)
-    gate = Gate(0.1)
-    gate.note(batch_sums(norms / norms.sum(), norms, equal))
+    gate, moment = Gate(0.1), SecondMoment()
+    moment.note(norms, equal, norms / norms.sum())
     ratio = 36 / 42
-    assert [gate.is_open(progress) for progress in (0.1, ratio - 1e-9, ratio + 1e-9, 1.0)] == [False, False, True, True]
+    opened = [gate.is_open(moment, progress) for progress in (0.1, ratio - 1e-9, ratio + 1e-9, 1.0)]
+    assert opened == [False, False, True, True]
 
 
 @pytest.mark.parametrize("spread", [0.5, 1.0, 2.0])
@@ -120,4 +124,8 @@ def test_an_epoch_begins_reshuffled_and_the_share_that_the_weights_save_is_drawn
 
 def test_a_least_gain_that_is_no_share_is_refused():
     with pytest.raises(ValueError, match=r"`min_gain` must be .*got min_gain=1.5"):
-        bandit_of(min_gain=1.5)
+        Gate(1.5)
+    with pytest.raises(
+        ValueError, match=r"got min_gain=0.0. To draw every batch by weight, give the bandit gate=None."
+    ):
+        Gate(0.0)

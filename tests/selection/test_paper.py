@@ -51,7 +51,7 @@ def test_the_printed_cap_leaves_probabilities_above_one_and_ours_does_not():
         k = int(rng.integers(1, n))
         weights, exploration = rng.gamma(0.3, size=n) + 1e-6, float(rng.uniform(0, 0.9))
         plain = k * ((1 - exploration) * weights / weights.sum() + exploration / n)
-        bandit = CombinatorialBandit(n, k, exploration=exploration)
+        bandit = CombinatorialBandit(n, k, exploration=exploration, gate=None)
         bandit.weights = weights
         ours = bandit.inclusion_probs()
         assert ours.max() <= 1.0
@@ -67,7 +67,7 @@ def test_the_printed_cap_leaves_probabilities_above_one_and_ours_does_not():
 def test_the_printed_weight_update_hardly_moves_a_weight():
     """K = 128, n = 60,000, γ = 0.4: Algorithm 3 as printed multiplies by at least exp(−0.00086) a visit."""
     listing = CombinatorialBandit(60_000, 128, feedback="listing")
-    proof = CombinatorialBandit(60_000, 128, feedback="bandit")
+    proof = CombinatorialBandit(60_000, 128, feedback="proof")
     norms = np.zeros(128)  # the strongest push there is: ℓ = 1
     norms[0] = 1.0
     change = {}
@@ -80,7 +80,7 @@ def test_the_printed_weight_update_hardly_moves_a_weight():
     assert change["proof"] == approx(0.4)
 
 
-@pytest.mark.parametrize("feedback", ["bandit", "listing"])
+@pytest.mark.parametrize("feedback", ["proof", "listing"])
 def test_a_sample_once_capped_is_capped_for_ever(feedback, generator):
     """Losses only lower weights and capped ones keep theirs, so the cap τ falls below them more and more."""
     bandit = CombinatorialBandit(30, 6, feedback=feedback, generator=generator)

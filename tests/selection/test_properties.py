@@ -30,7 +30,7 @@ def problems(draw):
 
 def bandit_with(weights, k, exploration, *, seed=0):
     generator = torch.Generator().manual_seed(seed)
-    bandit = CombinatorialBandit(len(weights), k, exploration=exploration, generator=generator)
+    bandit = CombinatorialBandit(len(weights), k, exploration=exploration, gate=None, generator=generator)
     bandit.weights = weights
     return bandit
 
@@ -98,7 +98,7 @@ def test_draws_with_replacement_sum_to_k_and_never_take_what_has_no_chance(probl
 @pytest.mark.parametrize("exploration", [0.0, 0.4, 1.0])
 @pytest.mark.parametrize(("n", "k"), [(1, 1), (2, 1), (2, 2), (50, 1), (50, 49), (50, 50)])
 def test_the_edges_of_n_and_k(n, k, exploration, generator):
-    bandit = CombinatorialBandit(n, k, exploration=exploration, feedback="scale-free", generator=generator)
+    bandit = CombinatorialBandit(n, k, exploration=exploration, generator=generator)
     for _ in range(3 * (n // k) + 2):
         draw = bandit.draw()
         assert sorted(set(draw.indices.tolist())) == sorted(draw.indices.tolist())
@@ -107,7 +107,7 @@ def test_the_edges_of_n_and_k(n, k, exploration, generator):
 
 
 def test_capped_samples_have_probability_exactly_one_and_are_in_every_batch(generator):
-    bandit = CombinatorialBandit(100, 10, exploration=0.1, generator=generator)
+    bandit = CombinatorialBandit(100, 10, exploration=0.1, gate=None, generator=generator)
     weights = np.ones(100)
     weights[[3, 77]] = 1e6
     bandit.weights = weights

@@ -47,7 +47,7 @@ def _seeded(make, seed: int):
 def eager(num_samples: int, batch_size: int, seed: int = 0) -> CombinatorialBandit:
     """Scale-free feedback that draws by its weights from the start, so that a few steps have unequal loss weights."""
     generator = torch.Generator().manual_seed(seed)
-    return CombinatorialBandit(num_samples, batch_size, feedback="scale-free", min_gain=0.0, generator=generator)
+    return CombinatorialBandit(num_samples, batch_size, gate=None, generator=generator)
 
 
 def losses_of(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:

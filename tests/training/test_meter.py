@@ -28,7 +28,7 @@ def outcomes(weights: np.ndarray, batch_size: int) -> tuple[CombinatorialBandit,
 def averages_after(draw, norms) -> tuple[float, float]:
     """Return what one batch adds to the two averages."""
     meter = Meter(7, len(draw))
-    meter.note_norms(draw, norms)
+    meter.note_scores(draw, norms)
     return meter._average["ours"] / (1 - meter.memory), meter._average["uniform"] / (1 - meter.memory)
 
 
@@ -50,7 +50,7 @@ def test_the_second_moment_settles_at_the_exact_ratio(generator):
     meter, readings = Meter(7, 3), []
     for _ in range(4000):
         draw = bandit.draw()
-        meter.note_norms(draw, NORMS[draw.indices])
+        meter.note_scores(draw, NORMS[draw.indices])
         readings.append(meter.second_moment)
     probs = bandit.inclusion_probs()
     exact = np.sum(NORMS**2 / probs) / (np.sum(NORMS**2) * 7 / 3)
@@ -111,7 +111,7 @@ def test_an_epoch_starts_anew_and_seconds_add_up():
         assert trainer.meter.as_dict()["coverage"] <= 96 / 100
     now = trainer.meter.as_dict()
     assert now["steps"] == 24
-    seconds = [now[f"seconds_{room}"] for room in ("selection", "data", "forward_backward", "step")]
+    seconds = [now[f"seconds_{phase}"] for phase in ("selection", "data", "training")]
     assert all(value > 0.0 for value in seconds)
 
 
@@ -120,7 +120,7 @@ def test_it_prints_as_one_line():
     assert "nan" in str(trainer.meter)
     train(trainer, 3)
     line = str(trainer.meter)
-    assert line.startswith("step 3: variance reduction")
+    assert line.startswith("step 3: 100 % of the samples, variance reduction")
     assert "\n" not in line
     assert sum(int(part.split()[-2]) for part in line.split("; ")[1].split(",")) == approx(100, abs=2)
 
@@ -131,6 +131,6 @@ def test_its_state_is_saved(num_samples, generator):
     meter, fresh = Meter(num_samples, 3), Meter(num_samples, 3)
     for _, draw in zip(range(5), itertools.repeat(selection.draw()), strict=False):
         meter.note_draw(draw)
-        meter.note_norms(draw, np.array([1.0, 2.0, 3.0]))
+        meter.note_scores(draw, np.array([1.0, 2.0, 3.0]))
     fresh.load_state_dict(meter.state_dict())
     assert {**fresh.as_dict()} == {**meter.as_dict()}

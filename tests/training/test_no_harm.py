@@ -19,7 +19,7 @@ def parameters_after(losses_of, kind, **options) -> tuple[torch.Tensor, float]:
     model = nn.Linear(5, 1, bias=False)
     nn.init.zeros_(model.weight)
     selection = kind(N, K, generator=torch.Generator().manual_seed(1), **options)
-    with AdamCB(model, TensorDataset(x, y), K, lr=0.05, selection=selection, norms="exact") as trainer:
+    with AdamCB(model, TensorDataset(x, y), K, lr=0.05, selection=selection, scores="exact") as trainer:
         for _ in range(EPOCHS):
             for inputs, signs in trainer:
                 trainer.step(losses_of(model(inputs).squeeze(1) * signs))
@@ -32,7 +32,7 @@ def linear(margins: torch.Tensor) -> torch.Tensor:
 
 
 def test_where_all_gradients_are_of_one_length_the_default_is_reshuffled_epochs():
-    ours, second_moment = parameters_after(linear, CombinatorialBandit, feedback="scale-free")
+    ours, second_moment = parameters_after(linear, CombinatorialBandit)
     plain, _ = parameters_after(linear, UniformSelection)
     assert torch.equal(ours, plain)
     assert second_moment == pytest.approx(1.0, abs=1e-12)
@@ -44,7 +44,7 @@ def hinge(margins: torch.Tensor) -> torch.Tensor:
 
 
 def test_where_they_differ_it_is_not():
-    ours, second_moment = parameters_after(hinge, CombinatorialBandit, feedback="scale-free")
+    ours, second_moment = parameters_after(hinge, CombinatorialBandit)
     plain, _ = parameters_after(hinge, UniformSelection)
     assert not torch.equal(ours, plain)
     assert second_moment < 0.9

@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 from adamcb import AdamCB, CombinatorialBandit, UniformSelection
-from adamcb.training import _checkpoint
+from adamcb.training import read_checkpoint, write_checkpoint
 from tests.training.problem import digits, eager, losses_of, mlp, plain, snapshot, train
 
 K = 8
@@ -86,10 +86,10 @@ def test_saving_amid_a_step_is_an_error(path):
     x, y = next(iter(trainer))
     with pytest.raises(RuntimeError, match="between steps"):
         trainer.save(path)
-    trainer.weigh(losses_of(trainer.model, x, y)).backward()
+    loss = trainer.weigh(losses_of(trainer.model, x, y))
     with pytest.raises(RuntimeError, match="between steps"):
         trainer.save(path)
-    trainer.update()
+    loss.backward()
     trainer.save(path)
 
 
@@ -123,13 +123,13 @@ DAMAGES = {
     "pickle": (lambda path: path.write_bytes(pickle.dumps({"a": 1})), "no checkpoint of adamcb"),
     "code": (lambda path: torch.save(Bomb(), path), "damaged, or no checkpoint of adamcb"),
     "another torch file": (foreign_state, "no checkpoint of adamcb"),
-    "an older format": (older, "must have format 1, got format 0"),
-    "a part missing": (rewritten(lambda state: state.pop("late")), "must be a dict with the keys"),
+    "an older format": (older, "must have format 2, got format 0"),
+    "a part missing": (rewritten(lambda state: state.pop("feedback")), "must be a dict with the keys"),
     "a bad epoch": (rewritten(lambda state: state.update(epoch="first")), "epoch must be an integer"),
     "a bad position": (rewritten(lambda state: state["loader"].update(position=99)), "position"),
     "bad weights": (rewritten(lambda state: state["selection"]["weights"].fill_(float("nan"))), "weights"),
     "a bad meter": (rewritten(lambda state: state["meter"].pop("average")), "average"),
-    "bad generators": (rewritten(lambda state: state["generators"].update(torch=torch.zeros(3))), "fit this trainer"),
+    "bad generators": (rewritten(lambda state: state["generators"].update(torch=torch.zeros(3))), "fit this AdamCB"),
     "bad optimizer": (rewritten(lambda state: state["optimizers"][0]["state"]["state"][0].pop("step")), "step"),
 }
 
@@ -152,7 +152,7 @@ MISFITS = {
     "another model": (lambda: make(model=mlp(width=9)), "size mismatch"),
     "other layers": (lambda: make(model=nn.Sequential(*mlp(), nn.Linear(10, 10))), "Missing key"),
     "another selection": (lambda: make(selection=UniformSelection(100, K)), "kind='UniformSelection'"),
-    "another feedback": (lambda: make(selection=CombinatorialBandit(100, K)), "feedback"),
+    "another feedback": (lambda: make(selection=CombinatorialBandit(100, K, feedback="proof")), "feedback"),
     "another optimizer": (
         lambda: (lambda model: make(model=model, optimizer=torch.optim.SGD(model.parameters())))(mlp()),
         "optimizers SGD, got AdamX",
@@ -238,11 +238,11 @@ def test_a_write_that_fails_leaves_the_older_file_and_nothing_else(path):
 
 WRITER = """
 import sys, torch
-from adamcb.training import _checkpoint
+from adamcb.training import write_checkpoint
 number = 0
 while True:
     number += 1
-    _checkpoint.write(sys.argv[1], {"number": number, "data": torch.full((2_000_000,), float(number))})
+    write_checkpoint(sys.argv[1], {"number": number, "data": torch.full((2_000_000,), float(number))})
     print(number, flush=True)
 """
 
@@ -273,10 +273,10 @@ def test_a_kill_while_writing_leaves_a_whole_file(path, delay):
         process.kill()
         last = int((process.stdout.read().split() or [last])[-1])
     assert draft.exists()
-    state, _ = _checkpoint.read(path)
+    state, _ = read_checkpoint(path)
     assert state["number"] >= last
     assert (state["data"] == state["number"]).all()
-    _checkpoint.write(path, {})
+    write_checkpoint(path, {})
     assert not draft.exists()
 
 

@@ -2,6 +2,7 @@
 
 import copy
 import itertools
+from functools import partial
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from pytest import approx
 from torch import nn
-from torch.utils.data import IterableDataset, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from adamcb import AdamCB, AdamX, CombinatorialBandit, PerSampleNorms, ReplacementBandit, UniformSelection
 from tests.training.problem import digits, eager, losses_of, mlp, snapshot, train
@@ -59,48 +60,6 @@ def test_step_without_a_batch_or_twice_for_one_is_an_error(trainer):
         trainer.step(losses_of(trainer.model, x, y))
 
 
-def test_update_without_weigh_or_backward_is_an_error(trainer):
-    with pytest.raises(RuntimeError, match="`update` must follow `weigh` and `backward`"):
-        trainer.update()
-    x, y = take(trainer)
-    trainer.weigh(losses_of(trainer.model, x, y))
-    before = snapshot(trainer)
-    with pytest.raises(RuntimeError, match="backward"):
-        trainer.update()
-    assert snapshot(trainer) == before
-    x, y = take(trainer)
-    trainer.weigh(losses_of(trainer.model, x, y), accumulate=2)
-    x, y = take(trainer)
-    trainer.weigh(losses_of(trainer.model, x, y), accumulate=2).backward()
-    with pytest.raises(RuntimeError, match="got 16 weighed samples and gradients of 8"):
-        trainer.update()
-
-
-@pytest.mark.parametrize("accumulate", [1, 2])
-def test_more_batches_than_said_are_no_step_and_leave_nothing_behind(trainer, accumulate):
-    for _ in range(accumulate):
-        trainer.weigh(losses_of(trainer.model, *take(trainer)), accumulate=accumulate).backward()
-    batch = take(trainer)
-    before = snapshot(trainer)
-    with pytest.raises(RuntimeError, match=rf"every {accumulate} batches .*and {accumulate} were waiting for it"):
-        trainer.weigh(losses_of(trainer.model, *batch), accumulate=accumulate)
-    assert snapshot(trainer) == before
-    assert all(parameter.grad is None for parameter in trainer.model.parameters())
-    train(trainer, 1)
-    assert snapshot(trainer) != before
-
-
-def test_a_norm_above_the_bound_in_one_of_two_accumulated_batches_teaches_nothing_of_either():
-    selection = CombinatorialBandit(100, K, max_norm=1e3, generator=torch.Generator().manual_seed(0))
-    with AdamCB(mlp(), digits(100), K, lr=0.01, selection=selection) as trainer:
-        for factor in (1.0, 1e6):
-            trainer.weigh(factor * losses_of(trainer.model, *take(trainer)), accumulate=2).backward()
-        before = snapshot(trainer)
-        with pytest.raises(ValueError, match="`norms` must be at most max_norm=1000"):
-            trainer.update()
-        assert snapshot(trainer) == before
-
-
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_loss_that_is_not_finite_is_refused_by_the_name_of_its_sample_and_changes_nothing(trainer, bad):
     train(trainer, 3)
@@ -137,7 +96,7 @@ def test_a_norm_that_is_not_finite_is_refused_by_the_name_of_its_sample_and_chan
     train(trainer, 3)
     batch = take(trainer)
     before = snapshot(trainer)
-    with pytest.raises(FloatingPointError, match=rf"The gradient norm of every.*{batch.draw.indices[2]} \((nan|inf)\)"):
+    with pytest.raises(FloatingPointError, match=rf"The score of every.*{batch.draw.indices[2]} \((nan|inf)\)"):
         trainer.step(BadSlope.apply(losses_of(trainer.model, *batch), bad))
     assert snapshot(trainer) == before
     with AdamCB(copy.deepcopy(trainer.model), digits(100), K, lr=0.01, selection=eager(100, K)) as untouched:
@@ -145,18 +104,6 @@ def test_a_norm_that_is_not_finite_is_refused_by_the_name_of_its_sample_and_chan
         # Nothing of the bad gradients is left for the next step.
         assert train(trainer, 3) == train(untouched, 3)
         assert snapshot(trainer) == snapshot(untouched)
-
-
-def test_one_bad_batch_of_two_accumulated_ones_spoils_both(trainer):
-    for j in range(2):
-        batch = take(trainer)
-        losses = losses_of(trainer.model, *batch)
-        losses = BadSlope.apply(losses, float("nan")) if j else losses
-        trainer.weigh(losses, accumulate=2).backward()
-    before = snapshot(trainer)
-    with pytest.raises(FloatingPointError, match=rf"samples {batch.draw.indices[2]} \(nan\)"):
-        trainer.update()
-    assert snapshot(trainer) == before
 
 
 @pytest.mark.parametrize("in_parts", [False, True])
@@ -198,11 +145,11 @@ def evaluate(model):
     model.train()
 
 
-@pytest.mark.parametrize("norms", ["exact", "last-layer"])
-def test_evaluation_between_steps_disturbs_nothing(norms):
+@pytest.mark.parametrize("scores", ["exact", "last-layer", "losses"])
+def test_evaluation_between_steps_disturbs_nothing(scores):
     histories = []
     for disturbed in (False, True):
-        trainer = AdamCB(mlp(), digits(100), K, lr=0.01, norms=norms)
+        trainer = AdamCB(mlp(), digits(100), K, lr=0.01, scores=scores)
         history = []
         for _ in range(2):
             for x, y in trainer:
@@ -273,38 +220,40 @@ def test_several_optimizers_all_step():
     with AdamCB(model, digits(100), K, optimizer=[first, second]) as trainer:
         before = copy.deepcopy(model.state_dict())
         history = train(trainer, 40)
-        assert trainer.optimizer is first
+        assert trainer.optimizers == (first, second)
+        with pytest.raises(AttributeError, match="There are 2 optimizers: use `optimizers`"):
+            _ = trainer.optimizer
         assert all(not torch.equal(before[name], value) for name, value in model.state_dict().items())
         assert np.mean(history[-10:]) < 0.6 * np.mean(history[:10])
 
 
-@pytest.mark.parametrize(
-    "selection",
-    [
-        CombinatorialBandit(100, K),
-        CombinatorialBandit(100, K, feedback="listing"),
-        ReplacementBandit(100, K),
-        ReplacementBandit(100, K, form="original"),
-        UniformSelection(100, K),
-    ],
-    ids=lambda selection: f"{type(selection).__name__}",
-)
-def test_any_selection_trains(selection):
-    before = selection.inclusion_probs()
+SELECTIONS = {
+    "default": CombinatorialBandit,
+    "proof": partial(CombinatorialBandit, feedback="proof"),
+    "listing": partial(CombinatorialBandit, feedback="listing"),
+    "with replacement": ReplacementBandit,
+    "projected": partial(ReplacementBandit, form="original"),
+    "shuffled": UniformSelection,
+}
+
+
+@pytest.mark.parametrize("name", SELECTIONS)
+def test_any_selection_trains(name, generator):
+    selection = SELECTIONS[name](100, K, generator=generator)
+    before = selection.state_dict()
     with AdamCB(mlp(), digits(100), K, lr=0.01, selection=selection) as trainer:
         history = train(trainer, 100)
     assert np.mean(history[-10:]) < 0.5 * np.mean(history[:10])
-    learned = not np.array_equal(before, selection.inclusion_probs())
-    assert learned == (not isinstance(selection, UniformSelection))
+    learned = selection.state_dict().get("weights")
+    assert selection.learns == (learned is not None and not torch.equal(learned, before["weights"]))
 
 
-def test_without_norms_nothing_is_measured_and_nothing_learned():
+def test_a_selection_that_learns_nothing_is_not_measured():
     model = mlp()
-    with AdamCB(model, digits(100), K, norms=None) as trainer:
+    with AdamCB(model, digits(100), K, selection=UniformSelection(100, K)) as trainer:
         assert not model._forward_hooks
         train(trainer, 5)
         assert np.isnan(trainer.meter.second_moment)
-        assert len(set(trainer.selection.weights)) == 1  # pyright: ignore[reportAttributeAccessIssue]
 
 
 class Stream(IterableDataset):
@@ -327,7 +276,20 @@ class Stream(IterableDataset):
         ({"optimizer": "adam"}, TypeError, "`optimizer` must be a torch.optim.Optimizer"),
         ({"optimizer": []}, TypeError, "`optimizer` must be .* got none"),
         ({"optimizer": torch.optim.LBFGS([torch.zeros(1)])}, TypeError, "without a closure, got LBFGS"),
-        ({"norms": "all"}, ValueError, "`mode` must be one of"),
+        ({"optimizer": torch.optim.AdamW}, TypeError, "got AdamW: build it first"),
+        ({"optimizer": torch.optim.SGD([torch.zeros(1)]), "lr": 0.1}, ValueError, "`lr` must be set in `optimizer`"),
+        (
+            {"optimizer": torch.optim.SGD([torch.zeros(1)]), "betas": (0.8, 0.9)},
+            ValueError,
+            r"`betas` must be set in `optimizer` where that is given, got betas=\(0.8, 0.9\) beside it",
+        ),
+        ({"scores": "all"}, ValueError, "`scores` must be one of 'exact', 'last-layer', 'losses', or a function"),
+        ({"norms": "exact"}, TypeError, "`norms` must not be given.*it is called `scores` now"),
+        ({"shuffle": True}, TypeError, "`shuffle` must not be given, got shuffle=True"),
+        ({"sharded": "abc"}, TypeError, "`sharded` must be True or False, got sharded='abc'"),
+        ({"dataset": DataLoader(digits(100))}, TypeError, "got a DataLoader. Pass its dataset: `loader.dataset`"),
+        ({"model": None}, TypeError, "`model` must be a torch.nn.Module, got model of type NoneType"),
+        ({"model": mlp().parameters()}, TypeError, "Pass the model, not its parameters"),
         ({"feedback_delay": -1}, ValueError, "`feedback_delay` must be at least 0"),
         ({"dataset": Stream()}, TypeError, "`dataset` must be map-style.*Stream"),
         ({"dataset": TensorDataset(torch.empty(0, 3))}, ValueError, "`dataset` must not be empty"),
@@ -335,9 +297,9 @@ class Stream(IterableDataset):
     ],
 )
 def test_bad_arguments_are_refused(options, error, message):
-    arguments = {"dataset": digits(100), "batch_size": K, **options}
+    arguments = {"model": mlp(), "dataset": digits(100), "batch_size": K, **options}
     with pytest.raises(error, match=message):
-        AdamCB(mlp(), **arguments)
+        AdamCB(**arguments)
 
 
 def test_the_default_optimizer_is_fused_where_all_parameters_allow_it():
@@ -346,7 +308,33 @@ def test_the_default_optimizer_is_fused_where_all_parameters_allow_it():
     model.register_parameter("phase", nn.Parameter(torch.zeros(2, dtype=torch.complex64)))
     with pytest.raises(NotImplementedError, match="complex"):
         AdamCB(model, digits(100), K)
-    assert AdamCB(model, digits(100), K, norms=None).optimizer.param_groups[0]["fused"] is None
+    assert AdamCB(model, digits(100), K, scores="last-layer").optimizer.param_groups[0]["fused"] is None
+
+
+def test_settings_reach_the_default_optimizer():
+    trainer = AdamCB(mlp(), digits(100), K, 0.02, betas=(0.8, 0.99), eps=1e-6, weight_decay=0.1)
+    group = trainer.optimizer.param_groups[0]
+    assert (group["lr"], group["betas"], group["eps"], group["weight_decay"]) == (0.02, (0.8, 0.99), 1e-6, 0.1)
+
+
+def test_parameters_that_no_optimizer_steps_on_are_named_once():
+    model = mlp()
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    with AdamCB(model, digits(100), K, optimizer=optimizer) as trainer:
+        with pytest.warns(UserWarning, match=r"no optimizer steps on 3\.weight, 3\.bias"):
+            train(trainer, 1)
+        train(trainer, 1)
+        model[3].requires_grad_(False)
+        train(trainer, 1)
+        model[3].requires_grad_(True)  # unfrozen later
+        with pytest.warns(UserWarning, match="add_param_group"):
+            train(trainer, 1)
+
+
+def test_trainer_and_parts_print_as_one_line(trainer):
+    for part in (trainer, trainer.selection, trainer.meter):
+        assert "\n" not in repr(part)
+        assert repr(part).startswith(type(part).__name__)
 
 
 def test_frozen_parameters_stay():

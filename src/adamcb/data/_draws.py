@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import torch
 
 from adamcb import _checks
+from adamcb._seeds import derived_seed
 from adamcb.data._fetch import Order
 from adamcb.data._part import part_of
 from adamcb.selection import Draw, Selection
@@ -27,6 +28,7 @@ class DrawSampler:
     Attributes:
         pending: The draws made but not handed out yet, by number, oldest first.
         position: How many batches of this epoch were handed out.
+        seconds: How long the selection took for all its draws.
     """
 
     drop_last = True
@@ -36,10 +38,9 @@ class DrawSampler:
         self.batch_size = selection.batch_size
         self.seed = seed
         self.rank, self.num_ranks = rank, num_ranks
-        # A shard of a selection does not cover the dataset by itself, and says how long an epoch is.
-        self._length = int(getattr(selection, "draws_per_epoch", selection.num_samples // selection.batch_size))
         self.pending: dict[int, Draw] = {}
         self.position = 0
+        self.seconds = 0.0
         self._next_number = 0
         self._in_epoch = False
         self._resumed = False
@@ -52,14 +53,14 @@ class DrawSampler:
 
     @property
     def generator(self) -> torch.Generator | None:
-        """The selection's generator, if it has one."""
-        return getattr(self.selection, "generator", None)
+        """The selection's generator."""
+        return self.selection.generator
 
     def set_epoch(self, epoch: int) -> None:
         """Do nothing: the selection goes on from its own state, so epochs differ by themselves."""
 
     def __len__(self) -> int:
-        return self._length
+        return self.selection.draws_per_epoch
 
     def __iter__(self) -> Iterator[Order]:
         """Give out the pending draws, then draw until the epoch is complete."""
@@ -67,20 +68,28 @@ class DrawSampler:
             yield self._order(number, draw)
         # Handing out a batch moves a draw from `pending` to `position`: the sum counts the draws of the epoch.
         while self.position + len(self.pending) < len(self):
-            number, draw = self._next_number, self.selection.draw()
-            if len(draw.indices) != self.batch_size:
-                raise ValueError(
-                    f"`selection` must draw batch_size={self.batch_size} samples, got {len(draw.indices)} from "
-                    f"{type(self.selection).__name__}.draw()."
-                )
+            number, draw = self._next_number, self._draw()
             self._next_number += 1
             self.pending[number] = draw
             yield self._order(number, draw)
 
+    def _draw(self) -> Draw:
+        start = time.perf_counter()
+        draw = self.selection.draw()
+        self.seconds += time.perf_counter() - start
+        low, high = self.selection.min_batch_size, self.batch_size
+        if not low <= len(draw) <= high or len(draw) % self.num_ranks:
+            sizes = f"{high}" if low == high else f"{low} to {high}"
+            shared = f", a multiple of num_ranks={self.num_ranks}," if self.num_ranks > 1 else ""
+            raise ValueError(
+                f"`selection` must draw {sizes} samples{shared} got {len(draw)} from "
+                f"{type(self.selection).__name__}.draw()."
+            )
+        return draw
+
     def _order(self, number: int, draw: Draw) -> Order:
-        seed = self.seed
-        if self.rank:  # or the ranks' random transforms would be the same
-            seed = int(np.random.SeedSequence((seed, self.rank, 2)).generate_state(1, np.uint64)[0])
+        # Ranks have seeds of their own, or their random transforms would be the same.
+        seed = derived_seed(self.seed, self.rank, 2) if self.rank else self.seed
         return number, seed, part_of(draw, self.rank, self.num_ranks).indices
 
     def begin(self) -> int:
@@ -110,7 +119,7 @@ class DrawSampler:
 
     def worker_seed(self) -> int:
         """Return what the workers' base seed is made from: the same at the same position of a resumed run."""
-        return int(np.random.SeedSequence((self.seed, self._next_number, 1)).generate_state(1, np.uint64)[0])
+        return derived_seed(self.seed, self._next_number, 1)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the epoch and the pending draws, as tensors and plain values. O(K)."""
@@ -157,5 +166,5 @@ class DrawSampler:
 
 
 def _unpack(entry: Any, num_samples: int, batch_size: int) -> tuple[int, Draw]:
-    draw = Draw.from_state(entry, num_samples=num_samples, batch_size=batch_size, name="state['pending']")
+    draw = Draw.from_state(entry, num_samples=num_samples, max_size=batch_size, name="state['pending']")
     return _checks.integer("state['pending']['number']", entry.get("number"), low=0), draw

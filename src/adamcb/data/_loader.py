@@ -19,10 +19,11 @@ from adamcb.selection import Selection
 class BanditLoader:
     """Loads the batches that `selection` draws; every batch brings its draw along as a `SelectedBatch`.
 
-    An epoch has floor(n/K) batches of exactly K samples. The draws are made in the main process. Workers get indices
-    only, and each batch meets its own draw again whatever the number of workers and the order in which they finish.
-    With workers, `DataLoader` asks for `prefetch_factor`·`num_workers` batches ahead of training. Such draws know
-    nothing of the feedback that comes in between, and keep the probabilities of their own time.
+    An epoch has floor(n/K) batches of K samples, or of fewer where the selection says so. The draws are made in the
+    main process. Workers get indices only, and each batch meets its own draw again whatever the number of workers and
+    the order in which they finish. With workers, `DataLoader` asks for `prefetch_factor`·`num_workers` batches ahead of
+    training. Such draws know nothing of the feedback that comes in between, and keep the probabilities of their own
+    time.
 
     A `TensorDataset`, also below a `Subset`, is read by one gather a batch, and a dataset with `__getitems__` by one
     call. The dataset is never changed. It is no subclass of `DataLoader`, so that frameworks do not rebuild it with a

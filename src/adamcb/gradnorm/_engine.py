@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import warnings
 import weakref
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -42,7 +41,7 @@ class PerSampleNorms:
         >>> with PerSampleNorms(model) as norms:
         ...     losses = model(torch.tensor([[1.0, 2.0, 2.0], [0.0, 0.0, 0.0]])).squeeze(1)
         ...     (weights * losses).sum().backward()
-        ...     norms.take(weights)
+        ...     norms.take() / weights
         tensor([3.1623, 1.0000])
     """
 
@@ -71,56 +70,44 @@ class PerSampleNorms:
         self.clear()
         self._detach()
 
-    def take(self, loss_weights: Any = None) -> Tensor:
-        """Return the norms of the samples that went backward since the last call, in the order of their forward.
+    @property
+    def passes(self) -> int:
+        """How many forward passes of the model were followed so far. The last of them has this number."""
+        return self._watcher.passes
 
-        With gradient accumulation, call it after each backward pass, or once for all with all weights.
+    def is_done(self, until: int) -> bool:
+        """Tell whether a forward pass with a number up to `until` has gone backward since the last `take`."""
+        return any(record.index <= until for record in self._done)
+
+    def take(self, *, until: int | None = None) -> Tensor:
+        """Return the norm of what each sample added to the gradient since the last call, in the order of the forwards.
+
+        Whoever multiplied the losses by weights divides the norms by them.
 
         Args:
-            loss_weights: float[K] > 0, what each sample's loss was multiplied by before `backward()`: its weight, times
-                the scale of a GradScaler, divided by the number of accumulation steps, and so on. None stands for 1.
+            until: Take forward passes with a number up to this one, and leave later ones. None: take all.
 
         Returns:
             float32[K] on the model's device; float64 if the gradients are.
 
         Raises:
             RuntimeError: If no backward pass has happened, or it could not be measured.
-            ValueError: If `loss_weights` has the wrong length, or holds 0, NaN or infinity.
         """
-        if not self._done:
+        last = self._watcher.passes if until is None else until
+        taken = sorted((record for record in self._done if record.index <= last), key=lambda record: record.index)
+        self._done[:] = [record for record in self._done if record.index > last]
+        if not taken:
             raise RuntimeError(
                 "`take` must follow a backward pass through the model, and none has happened since the last call. "
                 "Call the model itself, with gradients enabled; pass what torch.compile returned if you use it."
             )
-        try:
-            if len(self._done) > 1:
-                self._done.sort(key=lambda record: record.index)
-            norms = [record.norms() for record in self._done]
-        except RuntimeError:
-            self._done.clear()
-            raise
-        taken = norms[0] if len(norms) == 1 else torch.cat(norms)
-        if loss_weights is not None:
-            taken = taken / _weights_like(loss_weights, taken)  # wrong weights can be given again
-        self._done.clear()
-        return taken
+        norms = [record.norms() for record in taken]
+        return norms[0] if len(norms) == 1 else torch.cat(norms)
 
     def clear(self) -> None:
         """Forget the samples that went backward since the last `take`, and a forward pass that was interrupted."""
         self._done.clear()
         self._watcher.abandon()
-
-
-def _weights_like(loss_weights: Any, norms: Tensor) -> Tensor:
-    weights = loss_weights.detach().cpu() if isinstance(loss_weights, Tensor) else loss_weights
-    checked = _checks.vector("loss_weights", weights, length=len(norms))
-    zeros = (checked == 0.0).nonzero()[0]
-    if len(zeros):
-        raise ValueError(
-            f"`loss_weights` must hold numbers above 0, got loss_weights[{zeros[0]}]=0.0 ({len(zeros)} such of "
-            f"{len(checked)}): a loss multiplied by 0 leaves no gradient to measure."
-        )
-    return torch.as_tensor(checked, dtype=norms.dtype).to(norms.device)
 
 
 def _refuse_second_engine(model: nn.Module) -> None:

@@ -30,12 +30,13 @@ class Watcher:
 
     Attributes:
         done: The passes that have gone backward.
+        passes: How many forward passes were followed.
     """
 
     def __init__(self, model: nn.Module, *, exact: bool) -> None:
         self.done: list[Pass | ChainPass | LastPass] = []
         self._open: list[ChainPass | _Watch | None] = []
-        self._passes = 0
+        self.passes = 0
         self._chain = Chain()
         self._compiled = hasattr(model, "_orig_mod")
         self._retired = False
@@ -74,10 +75,10 @@ class Watcher:
             record.settle()
         if torch._C._len_torch_function_stack():
             _refuse_outer_engine()
-        self._passes += 1
-        entry = self._chain.enter(model, args, kwargs, self._passes, self.done.append)
+        self.passes += 1
+        entry = self._chain.enter(model, args, kwargs, self.passes, self.done.append)
         if entry is None:
-            tracer = Tracer(Pass(self._passes, self.done.append), watcher=self)
+            tracer = Tracer(Pass(self.passes, self.done.append), watcher=self)
             entry = _Watch(tracer, (args, kwargs), uncompiled=self._compiled)
         self._open.append(entry)
 
@@ -94,9 +95,9 @@ class Watcher:
     def _leave_last(self, model: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
         if not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return
-        self._passes += 1
+        self.passes += 1
         size = next((tensor.size(0) for tensor in tensors_in((args, kwargs) if kwargs else args) if tensor.dim()), 0)
-        LastPass(self._passes, self.done.append, size).watch(tensors_in(output))
+        LastPass(self.passes, self.done.append, size).watch(tensors_in(output))
 
 
 def watched_parts(model: nn.Module) -> list[str]:

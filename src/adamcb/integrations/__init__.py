@@ -1,5 +1,5 @@
 """Training loops that belong to a framework: Lightning, Transformers, Accelerate.
 
-The framework's loop drives; what is chosen, how losses are weighed and what is learned are `AdamCB`'s. Each module
-needs its framework, which the extra of the same name brings (`pip install "adamcb[lightning]"`); adamcb needs none.
+The framework's loop drives. What is chosen, how losses are weighed and what is learned are `AdaptiveLoader`'s. Each
+module needs its framework, which the extra of the same name brings (`pip install "adamcb[lightning]"`).
 """

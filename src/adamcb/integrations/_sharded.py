@@ -10,7 +10,7 @@ def refuse_sharded(options: Mapping[str, Any], num_ranks: int, framework: str) -
     """Raise if every rank is to hold weights of its own, of which the framework would save those of rank 0 alone.
 
     Args:
-        options: What is passed on to `AdamCB`.
+        options: What is passed on to `AdaptiveLoader`.
         num_ranks: How many ranks train together.
         framework: Who saves, for the message.
     """

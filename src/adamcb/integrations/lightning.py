@@ -22,7 +22,7 @@ from adamcb import _checks
 from adamcb.integrations._missing import missing
 from adamcb.integrations._sharded import refuse_sharded
 from adamcb.integrations._stream import BatchStream
-from adamcb.training import AdamCB, Meter
+from adamcb.training import AdaptiveLoader, Meter
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -33,7 +33,7 @@ except ImportError as error:
 __all__ = ["AdamCBCallback", "weigh"]
 
 
-def weigh(module: LightningModule, losses: Tensor, accumulate: int = 1) -> Tensor:
+def weigh(module: LightningModule, losses: Tensor) -> Tensor:
     """Return what `training_step` is to return: Σ loss_weights·losses, an unbiased estimate of the mean loss.
 
     With several ranks, each returns its share times their number: Lightning averages gradients over the ranks, and
@@ -42,45 +42,36 @@ def weigh(module: LightningModule, losses: Tensor, accumulate: int = 1) -> Tenso
 
     Args:
         module: The LightningModule, `self` in `training_step`.
-        losses: float[K], one loss per sample of the batch that `training_step` was given; float[K/W] with W ranks.
-        accumulate: For manual optimization: over how many batches you add gradients up before the optimizer steps. What
-            is returned is divided by it. Automatic optimization knows by itself.
+        losses: float[k], one loss per sample of the batch that `training_step` was given.
 
     Raises:
-        ValueError: If `accumulate` is given in automatic optimization.
-        ValueError, RuntimeError, FloatingPointError: As `AdamCB.weigh`.
+        ValueError, RuntimeError, FloatingPointError: As `AdaptiveLoader.weigh`.
     """
-    _checks.integer("accumulate", accumulate, low=1)
-    if module.automatic_optimization and accumulate != 1:
-        raise ValueError(
-            f"`accumulate` must be left to the Trainer in automatic optimization, got accumulate={accumulate}. Use "
-            "Trainer(accumulate_grad_batches=...)."
-        )
     trainer: Any = module.trainer
     callback = next((one for one in trainer.callbacks if isinstance(one, AdamCBCallback)), None)
-    return losses.mean() / accumulate if callback is None else callback.weigh(module, losses, accumulate)
+    return losses.mean() if callback is None else callback.adaptive.weigh(losses)
 
 
 class AdamCBCallback(Callback):
     """Chooses the batches of a `Trainer`, and learns from their gradients.
 
-    Lightning's loop is in charge: it takes batches from `loader`, goes backward, clips, steps, logs and saves. The
-    callback learns from the gradient norms before every step of the optimizer, and puts its state into the Trainer's
-    checkpoints: `trainer.fit(..., ckpt_path=...)` goes on with the next batch, also in the middle of an epoch. A run
-    with `accumulate_grad_batches` draws K samples for each batch. With several ranks, `batch_size` is that of all of
-    them together.
+    Lightning's loop is in charge: it takes batches from `loader`, goes backward, accumulates, clips, steps, logs and
+    saves. The callback learns before every step of the optimizer, and puts its state into the Trainer's checkpoints:
+    `trainer.fit(..., ckpt_path=...)` goes on with the next batch, also in the middle of an epoch. A run with
+    `accumulate_grad_batches` draws K samples for each batch. With several ranks, `batch_size` is that of all of them
+    together.
 
     Args:
         dataset: A map-style dataset of n samples.
         batch_size: K.
         model: The module whose gradients are measured. None: the LightningModule's only child with trainable
             parameters, or the LightningModule itself if it has several; `training_step` must then call `self(...)`.
-        options: What else `AdamCB` takes: `selection`, `norms`, `num_workers`, `seed`, `collate_fn` and so on; with
-            several ranks not `sharded`, because Lightning saves the state of rank 0 alone.
+        options: What else `AdaptiveLoader` takes: `selection`, `scores`, `num_workers`, `seed`, `collate_fn` and so on;
+            with several ranks not `sharded`, because Lightning saves the state of rank 0 alone.
 
     Attributes:
         loader: What `trainer.fit` takes as `train_dataloaders`.
-        adamcb: The `AdamCB`, once training has started.
+        adaptive: The `AdaptiveLoader`, once training has started.
     """
 
     def __init__(self, dataset: Any, batch_size: int, *, model: nn.Module | None = None, **options: Any) -> None:
@@ -90,14 +81,13 @@ class AdamCBCallback(Callback):
         self.loader = Loader(self)
         self._stream: BatchStream | None = None
         self._model, self._options = model, options
-        self._state: dict[str, Any] | None = None  # loaded, for the AdamCB that is yet to be made
+        self._state: dict[str, Any] | None = None  # loaded, for the AdaptiveLoader that is yet to be made
         self._started = 0  # batches that Lightning has begun to train on
-        self._going_backward = False
 
     @property
-    def adamcb(self) -> AdamCB:
-        """The `AdamCB` of this fit, or of the last."""
-        return self.stream.trainer
+    def adaptive(self) -> AdaptiveLoader:
+        """The `AdaptiveLoader` of this fit, or of the last."""
+        return self.stream.loader
 
     @property
     def stream(self) -> BatchStream:
@@ -109,7 +99,7 @@ class AdamCBCallback(Callback):
     @property
     def meter(self) -> Meter:
         """Whether it pays: `meter.as_dict()` is what loggers take."""
-        return self.adamcb.meter
+        return self.adaptive.meter
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Refuse settings under which batches would not be what was drawn."""
@@ -121,11 +111,11 @@ class AdamCBCallback(Callback):
         """Attach to the model, which is on its device now, and take over what a checkpoint holds."""
         model = measured_module(pl_module) if self._model is None else self._model
         options = {"device": pl_module.device, **self._options}
-        adamcb = AdamCB(model, self.dataset, self.batch_size, optimizer="external", **options)
-        self._stream = BatchStream(adamcb)
-        self._started, self._going_backward = 0, False
+        adaptive = AdaptiveLoader(model, self.dataset, self.batch_size, **options)
+        self._stream = BatchStream(adaptive)
+        self._started = 0
         if self._state is not None:
-            adamcb.load_state_dict(self._state)
+            adaptive.load_state_dict(self._state)
             self._state = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -134,11 +124,6 @@ class AdamCBCallback(Callback):
         if combined is not None and not any(loader is self.loader for loader in combined.flattened):
             kinds = ", ".join(type(loader).__name__ for loader in combined.flattened)
             raise ValueError(f"`train_dataloaders` must be the `loader` of AdamCBCallback, got {kinds}.")
-
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Give up what is left of an epoch that ended in the middle of a step, since Lightning zeroes gradients now."""
-        if pl_module.automatic_optimization and len(self.stream.step):
-            self.stream.step.give_up()
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Make sure that the batch is the one that was taken last, since draw and losses meet by that."""
@@ -150,41 +135,9 @@ class AdamCBCallback(Callback):
                 "trained on. Do not wrap the loader in one that fetches ahead; use `num_workers` for that."
             )
 
-    def weigh(self, module: LightningModule, losses: Tensor, accumulate: int = 1) -> Tensor:
-        """Return the weighted sum of the losses of the batch in training; see `weigh`."""
-        if not module.automatic_optimization:
-            return self.adamcb.weigh(losses, accumulate=accumulate)
-        step = self.stream.step
-        loss = step.weigh(losses, _batches_left(module.trainer)) * step.number
-        # Lightning divides by the number of batches that it accumulates, also where it steps after fewer.
-        return _with_gradient_times(module.trainer.accumulate_grad_batches / step.number, loss)
-
-    def on_before_backward(self, trainer: Trainer, pl_module: LightningModule, loss: Tensor) -> None:
-        """Note that a backward pass begins."""
-        self._give_up_failed()
-        self._going_backward = True
-
-    def on_after_backward(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note that it has ended well."""
-        self._going_backward = False
-
     def on_before_optimizer_step(self, trainer: Trainer, pl_module: LightningModule, optimizer: Any) -> None:
-        """Learn from the norms of the gradients that are about to be stepped on."""
-        self._give_up_failed()
-        if len(self.stream.step):
-            self.adamcb.update(getattr(trainer.precision_plugin, "scaler", None))
-        elif pl_module.automatic_optimization:
-            raise RuntimeError("`training_step` must return `weigh(self, losses)`, and it was not called.")
-
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *args: Any) -> None:
-        """Forget a batch whose backward pass failed, before the next one is taken."""
-        self._give_up_failed()
-
-    def _give_up_failed(self) -> None:
-        """Give up the batches of this step if a backward pass failed and `training_step` caught it."""
-        if self._going_backward:
-            self._going_backward = False
-            self.stream.step.give_up()
+        """Learn from the batches whose gradients are about to be stepped on, so that a bad score stops the step."""
+        self.adaptive.learn()
 
     def teardown(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Leave the model as it was."""
@@ -197,7 +150,7 @@ class AdamCBCallback(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what choosing batches needs to go on; model and optimizers are Lightning's to save."""
-        return {} if self._stream is None else self.adamcb.state_dict()
+        return {} if self._stream is None else self.adaptive.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep `state_dict` until training starts."""
@@ -241,18 +194,6 @@ def measured_module(module: LightningModule) -> nn.Module:
     own = any(parameter.requires_grad for parameter in module.parameters(recurse=False))
     children = [child for child in module.children() if trains(child)]
     return children[0] if len(children) == 1 and not own else module
-
-
-def _batches_left(trainer: Any) -> int:
-    """Return how many batches Lightning adds up until it steps, with the one in training: it steps early at the end."""
-    begun = trainer.fit_loop.epoch_loop.batch_idx + 1
-    return min(-begun % trainer.accumulate_grad_batches, trainer.num_training_batches - begun) + 1
-
-
-def _with_gradient_times(factor: float, loss: Tensor) -> Tensor:
-    """Return the loss as it is, whose gradient is `factor` times as large."""
-    value = loss.detach()
-    return loss if factor == 1.0 else value + factor * (loss - value)
 
 
 def _check_settings(trainer: Any) -> None:

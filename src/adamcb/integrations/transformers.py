@@ -22,8 +22,14 @@ from adamcb.integrations._missing import missing
 from adamcb.integrations._stream import BatchStream
 from adamcb.integrations._text_losses import KINDS, count_items, sample_losses
 from adamcb.selection import Selection
-from adamcb.training import AdamCB, Meter
-from adamcb.training._state import generator_states, set_generator_states
+from adamcb.training import (
+    AdaptiveLoader,
+    Meter,
+    generator_states,
+    read_checkpoint,
+    set_generator_states,
+    write_checkpoint,
+)
 
 try:
     import accelerate  # noqa: F401  (Trainer needs it, and says so less clearly)
@@ -62,50 +68,47 @@ class AdamCBMixin(_Trainer):
     Args:
         args: What the Trainer takes, all of it. `compute_loss_func(outputs, labels, num_items_in_batch=None)` must
             return one loss per sample.
-        selection: Chooses batches. None: as in `AdamCB`.
-        norms: "exact", "last-layer" or None, as in `AdamCB`.
+        selection: Chooses batches. None: as in `AdaptiveLoader`.
+        min_batch_size: As in `AdaptiveLoader`.
+        scores: What a sample is scored by, as in `AdaptiveLoader`.
         items_per_sample: How many predictions (tokens) a sample has on average. None: counted in up to 1,000 samples. A
             wrong number scales the loss, no more.
-        feedback_delay: As in `AdamCB`.
+        feedback_delay: As in `AdaptiveLoader`.
     """
 
     def __init__(
         self,
         *args: Any,
         selection: Selection | None = None,
-        norms: str | None = "exact",
+        min_batch_size: int | None = None,
+        scores: Any = None,
         items_per_sample: float | None = None,
         feedback_delay: int | None = None,
         compute_loss_func: Callable[..., Tensor] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
-        self._choosing = {"selection": selection, "norms": norms, "feedback_delay": feedback_delay}
+        choosing = {"selection": selection, "min_batch_size": min_batch_size, "feedback_delay": feedback_delay}
+        self._choosing = choosing if scores is None else {**choosing, "scores": scores}
         self._sample_loss_func = compute_loss_func
         self.items_per_sample = items_per_sample
         # The loss of a batch stands for the dataset by itself; the Trainer divides it by the batches of a step.
         self.model_accepts_loss_kwargs = False
         self._stream: BatchStream | None = None
-        self._begun = 0  # batches of the step in training
         _check_arguments(self)
         self.add_callback(_Learn(self))
 
     @property
-    def adamcb(self) -> AdamCB:
-        """The `AdamCB` of this training, or of the last."""
-        return self._chosen.trainer
-
-    @property
-    def _chosen(self) -> BatchStream:
-        """Where the batches come from."""
+    def adaptive(self) -> AdaptiveLoader:
+        """The `AdaptiveLoader` of this training, or of the last."""
         if self._stream is None:
-            raise RuntimeError("Training must have started: `adamcb` is made by `train`.")
-        return self._stream
+            raise RuntimeError("Training must have started: `adaptive` is made by `train`.")
+        return self._stream.loader
 
     @property
     def meter(self) -> Meter:
         """Whether it pays: `trainer.log(trainer.meter.as_dict())`."""
-        return self.adamcb.meter
+        return self.adaptive.meter
 
     def train(self, *args: Any, **options: Any) -> Any:
         """Train as the Trainer does, and leave the model without hooks afterwards."""
@@ -125,11 +128,10 @@ class AdamCBMixin(_Trainer):
             self._stream.close()
         dataset, collate = _without_unused_columns(self)
         args, size = self.args, self._train_batch_size * self.args.world_size
-        adamcb = AdamCB(
+        adaptive = AdaptiveLoader(
             self.model,
             dataset,
             size,
-            optimizer="external",
             seed=args.seed if args.data_seed is None else args.data_seed,
             collate_fn=collate,
             num_workers=args.dataloader_num_workers,
@@ -138,17 +140,8 @@ class AdamCBMixin(_Trainer):
             prefetch_factor=args.dataloader_prefetch_factor,
             **self._choosing,
         )
-        self._stream = BatchStream(adamcb)
-        return _pulling_loader(self._stream, len(dataset), len(adamcb))
-
-    def training_step(self, *args: Any, **options: Any) -> Tensor:
-        """Train on a batch as the Trainer does. If that fails, the batches of this step are given up."""
-        try:
-            return super().training_step(*args, **options)
-        except BaseException:
-            if self._stream is not None:
-                self._stream.step.give_up()
-            raise
+        self._stream = BatchStream(adaptive)
+        return _pulling_loader(self._stream, len(dataset), len(adaptive))
 
     def compute_loss(
         self, model: Any, inputs: Any, return_outputs: bool = False, num_items_in_batch: Any = None
@@ -158,16 +151,10 @@ class AdamCBMixin(_Trainer):
         draw = inputs.pop(DRAW, None)
         if draw is None and self._sample_loss_func is None:
             return super().compute_loss(model, inputs, return_outputs, num_items_in_batch)
-        begun = self._begun
-        self._begun += draw is not None
         labels = inputs.pop("labels", None)
         outputs = model(**inputs)
         losses = self._losses(outputs, labels)
-        if draw is None:
-            loss = losses.mean()
-        else:
-            batches = self.current_gradient_accumulation_steps  # what the Trainer divides by
-            loss = self._chosen.step.weigh(losses, batches - begun, draw=draw) * batches
+        loss = losses.mean() if draw is None else self.adaptive.weigh(losses, draw=draw)
         return (loss, outputs) if return_outputs else loss
 
     def _losses(self, outputs: Any, labels: Tensor | None) -> Tensor:
@@ -183,7 +170,7 @@ class AdamCBMixin(_Trainer):
 
     def _count_items(self) -> float:
         """Return how many predictions a sample has on average, from samples spread evenly over the dataset."""
-        loader, device = self.adamcb.loader, self.args.device
+        loader, device = self.adaptive, self.args.device
         before = generator_states(device)
         counts = []
         chosen = np.linspace(0, len(loader.dataset) - 1, min(_COUNTED, len(loader.dataset))).astype(np.int64)
@@ -199,12 +186,15 @@ class AdamCBMixin(_Trainer):
     def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
         super()._save_optimizer_and_scheduler(output_dir)
         if self.args.should_save:
-            self.adamcb.save(os.path.join(output_dir, FILE), extra={"items_per_sample": self.items_per_sample})
+            extra = {"items_per_sample": self.items_per_sample}
+            write_checkpoint(os.path.join(output_dir, FILE), self.adaptive.state_dict(), extra)
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
-            self.items_per_sample = self.adamcb.load(os.path.join(checkpoint, FILE))["items_per_sample"]
+            state, extra = read_checkpoint(os.path.join(checkpoint, FILE))
+            self.adaptive.load_state_dict(state)
+            self.items_per_sample = extra["items_per_sample"]
 
 
 class AdamCBTrainer(AdamCBMixin, Trainer):
@@ -212,24 +202,14 @@ class AdamCBTrainer(AdamCBMixin, Trainer):
 
 
 class _Learn(TrainerCallback):
-    """Learns before every step of the optimizer."""
+    """Learns before every step of the optimizer, so that a score that is not finite stops the step."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
 
-    def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Give up what is left of an epoch that a callback ended in the middle of a step."""
-        if len(step := self._trainer._chosen.step):
-            step.give_up()
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Count the batches of a step from its first one."""
-        self._trainer._begun = 0
-
     def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Learn from the norms of the gradients that are about to be stepped on."""
-        if not self._trainer._chosen.step.given_up:  # or there are no gradients either
-            self._trainer.adamcb.update(self._trainer.accelerator.scaler)
+        """Learn from the batches whose gradients are about to be stepped on."""
+        self._trainer.adaptive.learn()
 
 
 def _check_arguments(trainer: Any) -> None:
@@ -243,7 +223,7 @@ def _check_arguments(trainer: Any) -> None:
         raise NotImplementedError("`deepspeed` and `fsdp` must not be used: gradients of parts cannot be measured.")
     strategy = str(getattr(args, "train_sampling_strategy", "random"))
     if strategy != "random":
-        raise ValueError(f"`train_sampling_strategy` must be 'random', got {strategy!r}: batches are chosen by AdamCB.")
+        raise ValueError(f"`train_sampling_strategy` must be 'random', got {strategy!r}: batches are chosen already.")
 
 
 def _loss_kind(model: Any) -> str:

@@ -46,8 +46,8 @@ class AdamX(Optimizer):
         v̂_t = max{ (1 − β₁,t)² / (1 − β₁,t−1)² · v̂_t−1, v_t },  v̂₁ = v₁
         θ_t+1 = θ_t − α m_t / (√v̂_t + ε)
 
-    `bias_correction=True` puts m_t / (1 − β₁ᵗ) and v̂_t / (1 − β₂ᵗ) in the last line: Adam's corrections, with the
-    constant β₁, and after the maximum, as `torch.optim.Adam(amsgrad=True)` does. With `beta1_decay=1` the two
+    `bias_correction`, on by default, puts m_t / (1 − β₁ᵗ) and v̂_t / (1 − β₂ᵗ) in the last line: Adam's corrections,
+    with the constant β₁, and after the maximum, as `torch.optim.Adam(amsgrad=True)` does. With `beta1_decay=1` the two
     optimizers are then the same. Without it the first steps are three to six times as long as Adam's.
 
     State has torch's names: `step`, `exp_avg` (m), `exp_avg_sq` (v), `max_exp_avg_sq` (v̂). A checkpoint of Adam or
@@ -64,7 +64,7 @@ class AdamX(Optimizer):
             break it are allowed with a warning.
         eps: ε, at or above 0.
         beta1_decay: λ in (0, 1]. The regret bound needs λ < 1; at 1, v̂ is that of AMSGrad.
-        bias_correction: See above; `False` is the paper's.
+        bias_correction: See above; `False` is the paper's, as `adamcb.paper.adamx` has it.
         weight_decay: Decoupled: θ is multiplied by 1 − α·weight_decay before the step, as in AdamW.
         maximize: Climb instead of descend.
         foreach: Update lists of parameters instead of one at a time. `None` chooses as torch does.
@@ -81,7 +81,7 @@ class AdamX(Optimizer):
         >>> import torch
         >>> from adamcb.optim import AdamX
         >>> weight = torch.tensor([1.0, -2.0], requires_grad=True)
-        >>> optimizer = AdamX([weight], lr=0.01, bias_correction=True)
+        >>> optimizer = AdamX([weight], lr=0.01)
         >>> weight.square().sum().backward()
         >>> optimizer.step()
         >>> weight.detach()
@@ -96,7 +96,7 @@ class AdamX(Optimizer):
         eps: float = 1e-8,
         *,
         beta1_decay: float = 1 - 1e-8,
-        bias_correction: bool = False,
+        bias_correction: bool = True,
         weight_decay: float = 0.0,
         maximize: bool = False,
         foreach: bool | None = None,

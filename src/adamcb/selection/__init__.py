@@ -3,17 +3,34 @@
 NumPy arrays in and out; random numbers from a `torch.Generator`. Nothing here knows models, datasets or files.
 """
 
+from adamcb.selection._combinatorial import CombinatorialBandit
 from adamcb.selection._depround import depround
-from adamcb.selection._draw import Draw, Selection
-from adamcb.selection._policies import CombinatorialBandit, ReplacementBandit, UniformSelection
-from adamcb.selection._sharded import ShardedSelection
+from adamcb.selection._draw import Draw
+from adamcb.selection._feedback import Feedback, ListingFeedback, ProofFeedback, ScaleFree, Visit
+from adamcb.selection._gate import Gate
+from adamcb.selection._moment import SecondMoment
+from adamcb.selection._random import ShuffledEpochs
+from adamcb.selection._replacement import ReplacementBandit, ReplacementSelection
+from adamcb.selection._selection import Selection
+from adamcb.selection._sharded import ShardedSelection, shard_size
+from adamcb.selection._uniform import UniformSelection
 
 __all__ = [
     "CombinatorialBandit",
     "Draw",
+    "Feedback",
+    "Gate",
+    "ListingFeedback",
+    "ProofFeedback",
     "ReplacementBandit",
+    "ReplacementSelection",
+    "ScaleFree",
+    "SecondMoment",
     "Selection",
     "ShardedSelection",
+    "ShuffledEpochs",
     "UniformSelection",
+    "Visit",
     "depround",
+    "shard_size",
 ]

@@ -154,12 +154,3 @@ def insert_distinct(tree, slope, base, positions, count, leaf):
             at -= 1
         free -= 1
     positions[at] = free
-
-
-@jit
-def draw_with_replacement(tree, num_samples, slope, base, uniforms, indices, probs, loss_weights):
-    """Draw K leaves independently in proportion to mass, which sums to 1, and write the three arrays of a `Draw`."""
-    search(tree, slope, base, uniforms, indices, np.empty(len(uniforms)))
-    for i in range(len(indices)):
-        probs[i] = len(indices) * leaf_mass(tree, slope, base, indices[i])
-        loss_weights[i] = 1.0 / (num_samples * probs[i])

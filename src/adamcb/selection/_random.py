@@ -1,10 +1,13 @@
-"""Random numbers from a selection's own `torch.Generator`, and the order of an epoch."""
+"""Random numbers from a selection's own `torch.Generator`, and shuffled orders."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import torch
 
+from adamcb import _checks
 from adamcb.selection._tree import jit
 
 
@@ -54,3 +57,51 @@ def inverse(order: np.ndarray) -> np.ndarray:
 def _fill_inverse(order, positions):
     for position in range(len(order)):
         positions[order[position]] = position
+
+
+class ShuffledEpochs:
+    """Hands out the samples of shuffled epochs, one part after the other.
+
+    When fewer samples are left than asked for, they are dropped and the next epoch begins.
+
+    Args:
+        num_samples: n.
+        generator: Where the orders come from.
+
+    Example:
+        >>> epochs = ShuffledEpochs(5, torch.Generator().manual_seed(0))
+        >>> first, second = epochs.take(2), epochs.take(3)
+        >>> sorted([*first.tolist(), *second.tolist()])
+        [0, 1, 2, 3, 4]
+    """
+
+    def __init__(self, num_samples: int, generator: torch.Generator) -> None:
+        self.num_samples, self.generator = num_samples, generator
+        self._start(new_seed(generator), 0)
+
+    def _start(self, seed: int, position: int) -> None:
+        self._order = permutation(self.num_samples, seed)
+        self._seed, self._position = seed, position
+
+    def take(self, count: int) -> np.ndarray:
+        """Return the next `count` samples, int64[count]."""
+        if self._position + count > self.num_samples:
+            self._start(new_seed(self.generator), 0)
+        first = self._position
+        self._position += count
+        return self._order[first : first + count].astype(np.int64)
+
+    def state_dict(self) -> dict[str, int]:
+        """Return where it stands: two numbers. The generator is saved by whoever owns it."""
+        return {"seed": self._seed, "position": self._position}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Continue from `state`; an error leaves everything as it was."""
+        self.check_state(state)
+        self._start(state["seed"], state["position"])
+
+    def check_state(self, state: Any, name: str = "state") -> None:
+        """Raise unless `state` can be loaded; the message calls it `name`."""
+        saved = state if isinstance(state, dict) else {}
+        _checks.integer(f"{name}['seed']", saved.get("seed"), low=0)
+        _checks.integer(f"{name}['position']", saved.get("position"), low=0, high=self.num_samples)

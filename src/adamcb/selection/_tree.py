@@ -72,9 +72,19 @@ def in_range(weights: np.ndarray) -> np.ndarray:
 
     Weights whose largest is far from 1 are scaled by a power of two; positive ones are kept above `SMALLEST`.
     """
+    return scaled(weights, range_exponent(weights))
+
+
+def range_exponent(weights: np.ndarray) -> int:
+    """Return the power of two that brings the largest of `weights` into range; 0 if it is."""
     largest = weights.max()
-    if largest > 0.0 and not _LOW <= largest <= _HIGH:
-        weights = np.ldexp(weights, 1 - np.frexp(largest)[1])
+    return 0 if largest <= 0.0 or _LOW <= largest <= _HIGH else 1 - int(np.frexp(largest)[1])
+
+
+def scaled(weights: np.ndarray, exponent: int) -> np.ndarray:
+    """Return `weights` times 2**exponent, positive ones kept above `SMALLEST`."""
+    if exponent:
+        weights = np.ldexp(weights, exponent)
     return np.where(weights > 0.0, np.maximum(weights, SMALLEST), 0.0)
 
 
@@ -221,10 +231,14 @@ def search(tree, slope, base, targets, positions, rests):
 
 @jit
 def multiply(tree, positions, factors, least):
-    """Multiply the weights at `positions` (int64, repeats allowed), and bring the tree up to date.
+    """Multiply the weights at `positions` (int64, repeats allowed), bring the tree up to date, and return True.
 
-    Weights of 0 stay 0; others end at or above `least`.
+    Weights of 0 stay 0; others end at or above `least`. If a factor is negative, infinite or NaN, return False and
+    change nothing.
     """
+    for factor in factors:
+        if not 0.0 <= factor < np.inf:
+            return False
     for i in range(len(positions)):
         weight = tree.leaves[positions[i]]
         if weight > 0.0:
@@ -232,6 +246,7 @@ def multiply(tree, positions, factors, least):
     refresh(tree, positions)
     if not _LOW <= largest_weight(tree) <= _HIGH:
         rescale(tree)
+    return True
 
 
 @jit

@@ -1,7 +1,22 @@
-"""`AdamCB`: batch selection, loader, norms and optimizer joined into the body of a training loop."""
+"""Chosen batches in a training loop: `AdaptiveLoader` for your own loop, `AdamCB` with optimizers and checkpoints."""
 
 from adamcb.training._adamcb import AdamCB
-from adamcb.training._meter import Meter
-from adamcb.training._ranks import Ranks
+from adamcb.training._adaptive import AdaptiveLoader, Observer
+from adamcb.training._checkpoint import read_checkpoint, write_checkpoint
+from adamcb.training._meter import PHASES, Meter
+from adamcb.training._ranks import Ranks, gather_scores
+from adamcb.training._state import generator_states, set_generator_states
 
-__all__ = ["AdamCB", "Meter", "Ranks"]
+__all__ = [
+    "PHASES",
+    "AdamCB",
+    "AdaptiveLoader",
+    "Meter",
+    "Observer",
+    "Ranks",
+    "gather_scores",
+    "generator_states",
+    "read_checkpoint",
+    "set_generator_states",
+    "write_checkpoint",
+]

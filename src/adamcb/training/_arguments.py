@@ -1,21 +1,53 @@
-"""What a user gives to `AdamCB`: checked, and completed by defaults."""
+"""What a user gives to `AdaptiveLoader` and `AdamCB`: checked, and completed by defaults."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import warnings
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.optimizer import _default_to_fused_or_foreach
+from torch.utils.data import DataLoader
 
 from adamcb import _checks
+from adamcb._seeds import derived_seed
+from adamcb.data import BanditLoader
 from adamcb.optim import AdamX
-from adamcb.selection import CombinatorialBandit, Selection, ShardedSelection, UniformSelection
-from adamcb.selection._sharded import shard_size
+from adamcb.selection import CombinatorialBandit, Selection, ShardedSelection, shard_size
 from adamcb.training._ranks import Ranks
+
+# Options of a DataLoader that have no place here, and what to do instead.
+_NOT_OURS = {
+    "shuffle": "the selection decides the order: leave it out, or pass selection=UniformSelection(n, K)",
+    "sampler": "the selection chooses the samples: pass it as `selection`",
+    "batch_sampler": "the selection chooses the batches: pass it as `selection`",
+    "drop_last": "an epoch has floor(n/K) batches, so none is short: leave it out",
+    "norms": "it is called `scores` now",
+}
+
+
+def check_model(model: Any) -> None:
+    """Raise unless `model` is a module."""
+    if not isinstance(model, nn.Module):
+        hint = " Pass the model, not its parameters." if isinstance(model, Iterable) else ""
+        raise TypeError(f"`model` must be a torch.nn.Module, got model of type {type(model).__name__}.{hint}")
+
+
+def check_dataset(dataset: Any) -> None:
+    """Raise for what looks like a dataset and is a loader; `BanditLoader` checks the rest."""
+    if isinstance(dataset, (DataLoader, BanditLoader)):
+        kind = type(dataset).__name__
+        raise TypeError(f"`dataset` must be a dataset, got a {kind}. Pass its dataset: `loader.dataset`.")
+
+
+def check_loader_options(options: dict[str, Any]) -> None:
+    """Raise for options of a DataLoader that cannot be obeyed."""
+    for name, advice in _NOT_OURS.items():
+        if name in options:
+            raise TypeError(f"`{name}` must not be given, got {name}={options[name]!r}: {advice}.")
 
 
 def check_losses(losses: Any, size: int) -> None:
@@ -41,27 +73,30 @@ def device_of(model: nn.Module) -> torch.device:
     return torch.device("cpu") if parameter is None else parameter.device
 
 
-def selection_or_default(selection: Selection | None, dataset: Any, batch_size: int, seed: int) -> Selection:
+def selection_or_default(
+    selection: Selection | None, dataset: Any, batch_size: int, min_batch_size: int | None, seed: int, ranks: Ranks
+) -> Selection:
     """Return `selection`, or the default one for this dataset."""
     if selection is None:
-        return _default(_length(dataset), batch_size, _checks.integer("seed", seed, low=0))
-    if not isinstance(selection, Selection):
-        raise TypeError(f"`selection` must be a Selection, got selection of type {type(selection).__name__}.")
+        return _default(_length(dataset), batch_size, min_batch_size, _checks.integer("seed", seed, low=0))
+    _check_selection(selection, min_batch_size)
     if selection.batch_size != batch_size:
         raise ValueError(f"`batch_size` must be the selection's, {selection.batch_size}, got batch_size={batch_size}.")
     return selection
 
 
 def shard_or_default(
-    selection: Selection | None, dataset: Any, batch_size: int, seed: int, ranks: Ranks
+    selection: Selection | None, dataset: Any, batch_size: int, min_batch_size: int | None, seed: int, ranks: Ranks
 ) -> ShardedSelection:
     """Return the selection of this rank's shard: around `selection`, or around the default one."""
     num_samples, own_batch = _length(dataset), batch_size // ranks.size
     size = shard_size(num_samples, ranks.rank, ranks.size)
     if selection is None:
-        selection = _default(size, own_batch, seed_of(_checks.integer("seed", seed, low=0), ranks.rank))
-    elif not isinstance(selection, Selection):
-        raise TypeError(f"`selection` must be a Selection, got selection of type {type(selection).__name__}.")
+        seed = _checks.integer("seed", seed, low=0)
+        own_seed = derived_seed(seed, ranks.rank) if ranks.rank else seed
+        own_min = None if min_batch_size is None else min_batch_size // ranks.size
+        selection = _default(size, own_batch, own_min, own_seed)
+    _check_selection(selection, None)
     if (selection.num_samples, selection.batch_size) != (size, own_batch):
         rule = f"draw {own_batch} of the {size} samples of rank {ranks.rank}, because sharded=True"
         got = f"selection.num_samples={selection.num_samples} and selection.batch_size={selection.batch_size}"
@@ -69,20 +104,17 @@ def shard_or_default(
     return ShardedSelection(selection, num_samples, shard=ranks.rank, num_shards=ranks.size)
 
 
-def _default(num_samples: int, batch_size: int, seed: int) -> CombinatorialBandit:
+def _check_selection(selection: Any, min_batch_size: int | None) -> None:
+    if not isinstance(selection, Selection):
+        raise TypeError(f"`selection` must be a Selection, got selection of type {type(selection).__name__}.")
+    if min_batch_size not in (None, selection.min_batch_size):
+        rule = f"be the selection's, {selection.min_batch_size}, or None where `selection` is given"
+        raise ValueError(f"`min_batch_size` must {rule}, got min_batch_size={min_batch_size}.")
+
+
+def _default(num_samples: int, batch_size: int, min_batch_size: int | None, seed: int) -> Selection:
     generator = torch.Generator().manual_seed(seed)
-    return CombinatorialBandit(num_samples, batch_size, feedback="scale-free", generator=generator)
-
-
-def seed_of(seed: int, rank: int) -> int:
-    """Return a seed for what must differ between ranks; that of rank 0 is `seed`."""
-    return int(np.random.SeedSequence((seed, rank)).generate_state(1, np.uint64)[0] >> 1) if rank else seed
-
-
-def learns(selection: Selection) -> bool:
-    """Tell whether norms would change anything."""
-    inner = selection.selection if isinstance(selection, ShardedSelection) else selection
-    return not isinstance(inner, UniformSelection)
+    return CombinatorialBandit(num_samples, batch_size, min_batch_size=min_batch_size, generator=generator)
 
 
 def _length(dataset: Any) -> int:
@@ -96,19 +128,24 @@ def _length(dataset: Any) -> int:
 
 
 def optimizers_or_default(
-    optimizer: Optimizer | Sequence[Optimizer] | str | None, model: nn.Module, lr: float | Tensor
+    optimizer: Optimizer | Sequence[Optimizer] | None, model: nn.Module, lr: float | Tensor | None, **settings: Any
 ) -> tuple[Optimizer, ...]:
-    """Return the given optimizers, or the default one for all that is trainable; none if they are "external"."""
-    if isinstance(optimizer, str):
-        if optimizer != "external":
-            rule = 'be a torch.optim.Optimizer, several, or "external"'
-            raise TypeError(f"`optimizer` must {rule}, got optimizer={optimizer!r}.")
-        return ()
+    """Return the given optimizers, or the default one with these settings for all that is trainable."""
     if optimizer is None:
         trainable: list[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
         # torch would take the slower loop on the CPU.
         fused, _ = _default_to_fused_or_foreach(trainable, differentiable=False, use_fused=True)
-        return (AdamX(trainable, lr=lr, bias_correction=True, fused=fused or None),)
+        given = {name: value for name, value in settings.items() if value is not None}
+        return (AdamX(trainable, lr=1e-3 if lr is None else lr, fused=fused or None, **given),)
+    for name, value in {"lr": lr, **settings}.items():
+        if value is not None:
+            raise ValueError(
+                f"`{name}` must be set in `optimizer` where that is given, got {name}={value!r} beside it."
+            )
+    if isinstance(optimizer, type) or not isinstance(optimizer, (Optimizer, Iterable)):
+        hint = ": build it first, optimizer=AdamW(model.parameters())" if isinstance(optimizer, type) else ""
+        got = optimizer.__name__ if isinstance(optimizer, type) else type(optimizer).__name__
+        raise TypeError(f"`optimizer` must be a torch.optim.Optimizer or several, got {got}{hint}.")
     optimizers: tuple[Any, ...] = (optimizer,) if isinstance(optimizer, Optimizer) else tuple(optimizer)
     if not optimizers or not all(isinstance(one, Optimizer) for one in optimizers):
         kinds = ", ".join(type(one).__name__ for one in optimizers) or "none"
@@ -116,3 +153,22 @@ def optimizers_or_default(
     if any(isinstance(one, torch.optim.LBFGS) for one in optimizers):
         raise TypeError("`optimizer` must step without a closure, got LBFGS.")
     return optimizers
+
+
+def parameters_left_out(model: nn.Module, optimizers: Sequence[Optimizer]) -> list[str]:
+    """Return the names of trainable parameters that no optimizer steps on."""
+    held = {id(parameter) for one in optimizers for group in one.param_groups for parameter in group["params"]}
+    return [
+        name for name, parameter in model.named_parameters() if parameter.requires_grad and id(parameter) not in held
+    ]
+
+
+def warn_of_parameters_left_out(names: Sequence[str]) -> None:
+    """Warn that these parameters will not be trained."""
+    listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+    warnings.warn(
+        f"AdamCB: no optimizer steps on {listed}. Add them to the optimizer (`optimizer.add_param_group`), or freeze "
+        "them (`requires_grad_(False)`).",
+        UserWarning,
+        stacklevel=4,
+    )

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-FORMAT = 1
+FORMAT = 2
 _KIND = "adamcb checkpoint"
 
 
-def write(path: str | os.PathLike[str], state: dict[str, Any], extra: Any = None) -> None:
+def write_checkpoint(path: str | os.PathLike[str], state: dict[str, Any], extra: Any = None) -> None:
     """Write `state` and `extra` to `path`. A crash at any moment leaves the older file whole.
 
     The new file is written beside the older one and takes its name when it is complete, on the disk, and known to be
@@ -41,7 +41,7 @@ def write(path: str | os.PathLike[str], state: dict[str, Any], extra: Any = None
     _sync_folder(place.parent)
 
 
-def read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Any]:
+def read_checkpoint(path: str | os.PathLike[str]) -> tuple[dict[str, Any], Any]:
     """Return the state and the extra in `path`.
 
     Raises:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from typing import Any
 
 import numpy as np
@@ -11,23 +10,24 @@ import torch
 
 from adamcb.selection import Draw, Selection, ShardedSelection
 
-ROOMS: tuple[str, ...] = ("selection", "data", "forward_backward", "step")
+PHASES: tuple[str, ...] = ("selection", "data", "training")
 _AVERAGES: tuple[str, ...] = ("ours", "uniform", "size", "trust")
 
 
 class Meter:
-    """Watches draws, norms and seconds. `as_dict` and `str` say how things stand.
+    """Watches draws, scores and seconds. `as_dict` and `str` say how things stand.
 
-    - `second_moment`: that of the batch gradient against uniform sampling, Σᵢ‖gᵢ‖²/pᵢ ÷ Σᵢ‖gᵢ‖²·n/K, both estimated
-      without bias from each batch and averaged over about the last 50. Below 1, these batches varied less than uniform
-      ones; reshuffled ones count as 1, so read it at the end of an epoch. `variance_reduction` is 1 minus it.
-      (Both second moments hold the squared mean gradient; without it their ratio would be further from 1.)
-    - `effective_sample_size`: (Σ loss_weights)²/Σ loss_weights² of a batch, averaged alike; K when all weigh the same.
+    - `samples`: the share of the samples that batches of K would have taken; 1 unless batches may be smaller.
+    - `second_moment`: that of the batch gradient against K uniform samples, Σᵢsᵢ²/pᵢ ÷ Σᵢsᵢ²·n/K with scores s, both
+      estimated without bias from each batch and averaged over about the last 50. Below 1, these batches varied less
+      than uniform ones. Shuffled batches count as 1, so read it at the end of an epoch. `variance_reduction` is 1
+      minus it. (Both second moments hold the squared mean gradient. Without it their ratio would be further from 1.)
+    - `effective_sample_size`: (Σ loss_weights)²/Σ loss_weights² of a batch, averaged alike; K if all weigh the same.
     - `coverage`: the share of the dataset seen in this epoch.
     - `largest_weight`: the largest loss weight of this epoch, in units of 1/K, that of uniform sampling.
-    - `seconds_…`: selection (draw and update), data, forward and backward (whatever happens between taking a batch and
-      `update`, the norms among it), step; of this process, since the meter was made. On an accelerator they are the
-      host's, which does not wait for it.
+    - `seconds_…`: selection (draws and updates), data (loading), training (whatever the loop does with a batch, the
+      scores among it); of this process, since the meter was made. On an accelerator they are the host's, which does
+      not wait for it.
 
     Readings that there is nothing to tell of yet are NaN.
 
@@ -40,17 +40,19 @@ class Meter:
     def __init__(self, num_samples: int, batch_size: int, *, stride: int = 1) -> None:
         self.num_samples, self.batch_size = num_samples, batch_size
         self._stride = stride  # of the samples watched here, in the dataset
-        self.steps = 0
-        self.seconds = dict.fromkeys(ROOMS, 0.0)
+        self.steps = self.samples = 0
+        self.seconds = dict.fromkeys(PHASES, 0.0)
         # Moving averages that start at 0; `trust` undoes that.
         self._average = dict.fromkeys(_AVERAGES, 0.0)
         self._seen = np.zeros(num_samples, dtype=np.bool_)
         self._largest = 0.0
 
     @classmethod
-    def of_shard(cls, shard: ShardedSelection) -> Meter:
-        """Return a meter that watches the samples of one shard, and takes no more memory than they need."""
-        return cls(shard.selection.num_samples, shard.batch_size, stride=shard.num_shards)
+    def of(cls, selection: Selection) -> Meter:
+        """Return a meter for a selection; for a shard it takes no more memory than the shard's samples need."""
+        if isinstance(selection, ShardedSelection):
+            return cls(selection.selection.num_samples, selection.batch_size, stride=selection.num_shards)
+        return cls(selection.num_samples, selection.batch_size)
 
     def start_epoch(self) -> None:
         """Forget what was seen: coverage and largest weight are those of one epoch."""
@@ -65,12 +67,13 @@ class Meter:
         self._note("size", float(weights.sum()) ** 2 / float(weights @ weights))
         self._note("trust", 1.0)
         self.steps += 1
+        self.samples += len(draw)
 
-    def note_norms(self, draw: Draw, norms: np.ndarray) -> None:
-        """Take note of a batch's gradient norms."""
-        scores = norms / draw.probs
-        self._note("ours", float(scores.dot(scores)))  # `dot` takes half the time of `@` on so few numbers
-        self._note("uniform", float(scores.dot(norms)) * self.num_samples / self.batch_size)
+    def note_scores(self, draw: Draw, scores: np.ndarray) -> None:
+        """Take note of a batch's scores."""
+        ratios = scores / draw.probs
+        self._note("ours", float(ratios.dot(ratios)))  # `dot` takes half the time of `@` on so few numbers
+        self._note("uniform", float(ratios.dot(scores)) * self.num_samples / self.batch_size)
 
     def _note(self, name: str, value: float) -> None:
         self._average[name] += (1.0 - self.memory) * (value - self._average[name])
@@ -86,20 +89,25 @@ class Meter:
         trust = self._average["trust"]
         return {
             "steps": self.steps,
+            "samples": self.samples / (self.steps * self.batch_size) if self.steps else math.nan,
             "second_moment": self.second_moment,
             "variance_reduction": 1.0 - self.second_moment,
             "effective_sample_size": self._average["size"] / trust if trust else math.nan,
             "coverage": int(np.count_nonzero(self._seen)) / self.num_samples,
             "largest_weight": self._largest if self._largest else math.nan,
-            **{f"seconds_{room}": self.seconds[room] for room in ROOMS},
+            **{f"seconds_{phase}": self.seconds[phase] for phase in PHASES},
         }
+
+    def __repr__(self) -> str:
+        return f"Meter({self})"
 
     def __str__(self) -> str:
         now = self.as_dict()
         total = sum(self.seconds.values()) or 1.0
-        shares = ", ".join(f"{room.replace('_', '+')} {100 * self.seconds[room] / total:.0f} %" for room in ROOMS)
+        shares = ", ".join(f"{phase} {100 * self.seconds[phase] / total:.0f} %" for phase in PHASES)
         return (
-            f"step {self.steps}: variance reduction {100 * now['variance_reduction']:.0f} %, "
+            f"step {self.steps}: {100 * now['samples']:.0f} % of the samples, "
+            f"variance reduction {100 * now['variance_reduction']:.0f} %, "
             f"effective sample size {now['effective_sample_size']:.0f} of {self.batch_size}, "
             f"coverage {100 * now['coverage']:.0f} %, largest weight {now['largest_weight']:.1f}; {shares}"
         )
@@ -107,51 +115,13 @@ class Meter:
     def state_dict(self) -> dict[str, Any]:
         """Return all but the seconds, which are this process's own."""
         seen = torch.from_numpy(np.packbits(self._seen))
-        return {"steps": self.steps, "average": dict(self._average), "largest": self._largest, "seen": seen}
+        counts = {"steps": self.steps, "samples": self.samples}
+        return {**counts, "average": dict(self._average), "largest": self._largest, "seen": seen}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`; an error leaves everything as it was."""
         seen = np.unpackbits(state["seen"].numpy(), count=self.num_samples).astype(np.bool_)
         average = {name: float(state["average"][name]) for name in _AVERAGES}
-        self.steps, self._largest = int(state["steps"]), float(state["largest"])
+        steps, samples, largest = int(state["steps"]), int(state["samples"]), float(state["largest"])
+        self.steps, self.samples, self._largest = steps, samples, largest
         self._average, self._seen = average, seen
-
-
-class TimedSelection:
-    """A selection whose seconds go onto a meter."""
-
-    def __init__(self, selection: Selection, meter: Meter) -> None:
-        self.selection, self.meter = selection, meter
-        self.num_samples, self.batch_size = selection.num_samples, selection.batch_size
-        if isinstance(selection, ShardedSelection):
-            self.draws_per_epoch = selection.draws_per_epoch
-
-    @property
-    def generator(self) -> torch.Generator | None:
-        """The selection's generator, if it has one."""
-        return getattr(self.selection, "generator", None)
-
-    def draw(self) -> Draw:
-        """Choose the next batch."""
-        start = time.perf_counter()
-        draw = self.selection.draw()
-        self.meter.seconds["selection"] += time.perf_counter() - start
-        return draw
-
-    def update(self, draw: Draw, norms: Any) -> None:
-        """Learn from the norms of a batch."""
-        start = time.perf_counter()
-        self.selection.update(draw, norms)
-        self.meter.seconds["selection"] += time.perf_counter() - start
-
-    def inclusion_probs(self) -> np.ndarray:
-        """Return what the selection returns."""
-        return self.selection.inclusion_probs()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what the selection returns."""
-        return self.selection.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state`."""
-        self.selection.load_state_dict(state)

@@ -1,8 +1,8 @@
 """Several processes: one draw shared out in equal parts, and its feedback gathered, so that all ranks learn the same.
 
 The ranks are those of the default process group. Every rank makes the same whole draw, trains on its own rows of it,
-and tells the others the norms it measured. The gather is one call a step, of a size that the batch decides: for each
-sample its index (int64) and its norm (float32, float64 for a float64 model), and one number for the loss.
+and tells the others the scores it measured. The gather is one call a batch, of a size that the batch decides: for each
+sample its index (int64) and its score (float32, float64 for a float64 model), and one number for the loss.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 from adamcb.data import whole_of
 from adamcb.selection import Draw
 
-# A loss that is not finite travels in place of the norm, as a number that no norm is.
+# A loss that is not finite travels in place of the score, as a number that no score is.
 _BAD_LOSSES = {-1.0: float("nan"), -2.0: float("inf"), -3.0: float("-inf")}
 
 
@@ -52,43 +52,43 @@ class Ranks:
 
 
 class Shared(NamedTuple):
-    """What all ranks know of a step after the gather. Rows are in the order of the whole draws.
+    """What all ranks know of a batch after the gather. Rows are in the order of the whole draw.
 
     Attributes:
-        norms: float[mK], NaN where the loss was not finite.
-        losses: float[mK], 0 where the loss was finite, and what it was where it was not.
-        indices: int64[mK], what the ranks say that they trained on.
+        scores: float[k], NaN where the loss was not finite.
+        losses: float[k], 0 where the loss was finite, and what it was where it was not.
+        indices: int64[k], what the ranks say that they trained on.
         loss: float[], the weighted loss of the whole batch.
     """
 
-    norms: Tensor
+    scores: Tensor
     losses: Tensor
     indices: Tensor
     loss: Tensor
 
 
-def gather(ranks: Ranks, draws: Sequence[Draw], norms: Tensor | None, losses: Tensor, loss: Tensor) -> Shared:
+def gather_scores(ranks: Ranks, draw: Draw, scores: Tensor | None, losses: Tensor, loss: Tensor) -> Shared:
     """Tell all ranks what this one measured, and hear the same of them. One call, nothing is waited for on a device.
 
     Args:
         ranks: Who takes part.
-        draws: The m parts that this rank trained on since the last step.
-        norms: float[mK/W], the gradient norms of their samples. None: nothing is measured.
-        losses: float[mK/W], the losses of their samples.
+        draw: The part of the draw that this rank trained on.
+        scores: float[k/W], the scores of its samples. None: nothing is measured.
+        losses: float[k/W], their losses.
         loss: The sum of this rank's weighted losses.
     """
-    own = torch.cat([torch.from_numpy(draw.indices.copy()) for draw in draws]).to(losses.device, non_blocking=True)
-    signals = _signals(torch.zeros_like(losses, dtype=torch.float32) if norms is None else norms, losses)
+    own = torch.from_numpy(draw.indices.copy()).to(losses.device, non_blocking=True)
+    signals = _signals(torch.zeros_like(losses, dtype=torch.float32) if scores is None else scores, losses)
     columns = [own, signals, loss.detach().reshape(1)]
     sent = torch.cat([column.view(torch.uint8) for column in columns])
     parts = _all_gather(sent, ranks.size).split([column.nbytes for column in columns], dim=1)
     copies = [part.clone(memory_format=torch.contiguous_format) for part in parts]  # aligned, as `view` asks for
     indices, signals, sums = (part.view(column.dtype) for part, column in zip(copies, columns, strict=True))
-    heard = _in_order(signals, len(draws))
+    heard = signals.T.reshape(-1)  # row j of a rank is row rank + j·W of the whole draw
     bad_losses = torch.zeros_like(heard)
     for signal, value in _BAD_LOSSES.items():
         bad_losses.masked_fill_(heard == signal, value)
-    return Shared(heard.masked_fill(heard < 0, torch.nan), bad_losses, _in_order(indices, len(draws)), sums.mean())
+    return Shared(heard.masked_fill(heard < 0, torch.nan), bad_losses, indices.T.reshape(-1), sums.mean())
 
 
 def _all_gather(sent: Tensor, size: int) -> Tensor:
@@ -99,22 +99,17 @@ def _all_gather(sent: Tensor, size: int) -> Tensor:
     return received.view(size, -1)
 
 
-def _signals(norms: Tensor, losses: Tensor) -> Tensor:
-    """Return the norms, and a number below 0 in place of those whose loss is not finite."""
-    signals = norms.detach()
+def _signals(scores: Tensor, losses: Tensor) -> Tensor:
+    """Return the scores, and a number below 0 in place of those whose loss is not finite."""
+    signals = scores.detach()
     for signal, value in _BAD_LOSSES.items():
         signals = signals.masked_fill(losses.isnan() if math.isnan(value) else losses == value, signal)
     return signals
 
 
-def _in_order(rows: Tensor, num_draws: int) -> Tensor:
-    """Bring [W, m·K/W], what each rank sent, into the order of the m whole draws."""
-    return rows.view(len(rows), num_draws, -1).permute(1, 2, 0).reshape(-1)
-
-
-def check_same_draws(draws: Sequence[Draw], indices: Tensor) -> None:
-    """Raise unless all ranks trained on parts of the same draws."""
-    expected = torch.cat([torch.from_numpy(whole_of(draw).indices.copy()) for draw in draws])
+def check_same_draw(draw: Draw, indices: Tensor) -> None:
+    """Raise unless all ranks trained on parts of the same draw."""
+    expected = torch.from_numpy(whole_of(draw).indices.copy())
     if not torch.equal(indices, expected):
         differing = int((indices != expected).sum())
         raise RuntimeError(
@@ -141,7 +136,7 @@ def check_same_gradients(optimizers: Sequence[Optimizer]) -> None:
     totals = _all_gather(total, dist.get_world_size()).flatten()
     if not torch.allclose(totals, totals[:1].expand_as(totals), rtol=1e-6, atol=0.0, equal_nan=True):
         raise RuntimeError(
-            "Gradients must be averaged over the ranks before `update`, and they differ. Wrap the model in "
+            "Gradients must be averaged over the ranks before the optimizer steps, and they differ. Wrap the model in "
             "torch.nn.parallel.DistributedDataParallel, and call what it returns."
         )
 

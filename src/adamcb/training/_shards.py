@@ -16,7 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from adamcb.training import _checkpoint
+from adamcb.training._checkpoint import read_checkpoint, write_checkpoint
 from adamcb.training._ranks import Ranks
 
 _COMMON = ("model", "optimizers", "epoch")
@@ -33,8 +33,8 @@ def write(
     own = {name: value for name, value in state.items() if name not in _COMMON}
     common = {name: state[name] for name in _COMMON} | {"shards": ranks.size, "step": step}
     place = _place(path, ranks.rank, ranks.size, step)
-    _together(lambda: _checkpoint.write(place, own), path, device)
-    _together(lambda: None if ranks.rank else _checkpoint.write(path, common, extra), path, device)
+    _together(lambda: write_checkpoint(place, own), path, device)
+    _together(lambda: None if ranks.rank else write_checkpoint(path, common, extra), path, device)
     for older in _siblings(path, ranks.rank, ranks.size):
         if older != place:
             with contextlib.suppress(OSError):
@@ -53,7 +53,7 @@ def read(path: str | os.PathLike[str], common: dict[str, Any], ranks: Ranks) -> 
             f"The checkpoint {path} has sharded weights, which continue on as many ranks as they were saved by: "
             f"{common['shards']}, got {ranks.size}."
         )
-    own, _ = _checkpoint.read(_place(path, ranks.rank, ranks.size, common["step"]))
+    own, _ = read_checkpoint(_place(path, ranks.rank, ranks.size, common["step"]))
     return {**own, **{name: common[name] for name in _COMMON}}
 
 

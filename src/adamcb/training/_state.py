@@ -1,105 +1,123 @@
-"""All that a training run is at a moment between two steps: collected, and put back whole or not at all."""
+"""The state of a training between two steps: collected from its parts, and put back whole or not at all."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from adamcb.data import BanditLoader
-from adamcb.selection import Selection
-from adamcb.training._late import LateFeedback
-from adamcb.training._meter import Meter
-
-_KEYS = ("model", "optimizers", "selection", "late", "meter", "generators", "loader", "epoch")
+from adamcb._seeds import derived_seed
 
 
-@dataclass(frozen=True)
-class Parts:
-    """What has a state of its own. Without a model, a framework saves it, the optimizers and the global generators."""
+class Stateful(Protocol):
+    """A part with a state of its own. Its `load_state_dict` raises before it changes anything."""
 
-    model: nn.Module | None
-    optimizers: Sequence[Optimizer]
-    selection: Selection
-    late: LateFeedback
-    meter: Meter
-    loader: BanditLoader
-    device: torch.device
+    def state_dict(self) -> Any:
+        """Return the state."""
+        ...
 
-
-def collect(parts: Parts, epoch: int, rank: int) -> dict[str, Any]:
-    """Return the state of all parts. Tensors of model and optimizers are theirs, not copies, as everywhere in torch."""
-    return {
-        "model": None if parts.model is None else parts.model.state_dict(),
-        "optimizers": [
-            {"kind": type(optimizer).__name__, "state": optimizer.state_dict()} for optimizer in parts.optimizers
-        ],
-        "selection": parts.selection.state_dict(),
-        "late": parts.late.state_dict(),
-        "meter": parts.meter.state_dict(),
-        "generators": None if parts.model is None else generator_states(parts.device),
-        "loader": parts.loader.state_dict(),
-        "epoch": epoch,
-        "rank": rank,  # whose generators these are
-    }
+    def load_state_dict(self, state: Any, /) -> Any:
+        """Continue from a state."""
+        ...
 
 
-def restore(parts: Parts, state: Any, rank: int) -> None:
+class Part:
+    """A part made of functions.
+
+    Args:
+        save: Returns the state.
+        load: Takes a state.
+        snapshot: Returns a state that loading another one does not change. None: `save` does.
+    """
+
+    def __init__(
+        self, save: Callable[[], Any], load: Callable[[Any], Any], snapshot: Callable[[], Any] | None = None
+    ) -> None:
+        self.state_dict, self.load_state_dict = save, load
+        self.snapshot = save if snapshot is None else snapshot
+
+
+def check(state: Any, keys: Collection[str]) -> None:
+    """Raise unless `state` is a dict with these keys, and its epoch a number."""
+    if isinstance(state, dict) and "shards" in state:
+        raise ValueError("it was saved with sharded=True: `load` puts the shards together.")
+    if not isinstance(state, dict) or not set(keys) <= set(state):
+        raise ValueError(f"it must be a dict with the keys {', '.join(keys)}.")
+    if isinstance(state["epoch"], bool) or not isinstance(state["epoch"], int) or state["epoch"] < 0:
+        raise ValueError(f"its epoch must be an integer at or above 0, got {state['epoch']!r}.")
+
+
+def collect(parts: Mapping[str, Stateful]) -> dict[str, Any]:
+    """Return the states of all parts. Tensors of model and optimizers are not copied, as everywhere in torch."""
+    return {name: part.state_dict() for name, part in parts.items()}
+
+
+def restore(parts: Mapping[str, Stateful], state: Mapping[str, Any]) -> None:
     """Put all parts into `state`.
 
     Raises:
         Exception: Whatever a part has to say against it. All parts are as before then.
     """
-    _check(parts, state)
-    selection = parts.selection
     with contextlib.ExitStack() as undo:
-        if parts.model is not None:
-            undo.callback(set_generator_states, parts.device, generator_states(parts.device))
-            set_generator_states(parts.device, state["generators"])
-            if rank != state.get("rank", 0):
-                set_generator_states(parts.device, derived_generator_states(parts.device, rank))
-            undo.callback(parts.model.load_state_dict, copy.deepcopy(parts.model.state_dict()))
-            parts.model.load_state_dict(state["model"])
-        for optimizer, saved in zip(parts.optimizers, state["optimizers"], strict=True):
-            undo.callback(optimizer.load_state_dict, optimizer.state_dict())
-            optimizer.load_state_dict(copy.deepcopy(saved["state"]))  # it would keep the tensors, and change them
-        undo.callback(selection.load_state_dict, selection.state_dict())
-        selection.load_state_dict(state["selection"])
-        sizes = {"num_samples": selection.num_samples, "batch_size": selection.batch_size}
-        undo.callback(parts.late.load_state_dict, parts.late.state_dict(), **sizes)
-        parts.late.load_state_dict(state["late"], **sizes)
-        undo.callback(parts.meter.load_state_dict, parts.meter.state_dict())
-        parts.meter.load_state_dict(state["meter"])
-        parts.loader.load_state_dict(state["loader"])  # last, because it ends iterators, which cannot be undone
+        for name, part in parts.items():
+            before = part.snapshot() if isinstance(part, Part) else part.state_dict()
+            undo.callback(part.load_state_dict, before)
+            part.load_state_dict(state[name])
         undo.pop_all()
 
 
-def _check(parts: Parts, state: Any) -> None:
-    """Raise for what no part would notice."""
-    if isinstance(state, dict) and "shards" in state:
-        raise ValueError("it was saved with sharded=True: `load` puts the shards together.")
-    if not isinstance(state, dict) or not set(_KEYS) <= set(state):
-        raise ValueError(f"it must be a dict with the keys {', '.join(_KEYS)}.")
-    kinds = [type(optimizer).__name__ for optimizer in parts.optimizers]
-    saved = [entry["kind"] for entry in state["optimizers"]]
-    if saved != kinds:
-        raise ValueError(f"it must be of the optimizers {', '.join(kinds)}, got {', '.join(saved)}.")
-    if (state["model"] is None) != (parts.model is None):
-        raise ValueError("it must be saved with a model if this trainer has optimizers, without if they are external.")
-    if not isinstance(state["epoch"], int):
-        raise ValueError(f"its epoch must be an integer, got {state['epoch']!r}.")
+def model_part(model: nn.Module) -> Part:
+    """Return the part that is the model."""
+    return Part(model.state_dict, model.load_state_dict, lambda: copy.deepcopy(model.state_dict()))
+
+
+def optimizers_part(optimizers: Sequence[Optimizer]) -> Part:
+    """Return the part that is the optimizers, each under the name of its kind."""
+
+    def save() -> list[dict[str, Any]]:
+        return [{"kind": type(optimizer).__name__, "state": optimizer.state_dict()} for optimizer in optimizers]
+
+    def load(states: list[dict[str, Any]]) -> None:
+        kinds, saved = [type(optimizer).__name__ for optimizer in optimizers], [entry["kind"] for entry in states]
+        if saved != kinds:
+            raise ValueError(f"it must be of the optimizers {', '.join(kinds)}, got {', '.join(saved)}.")
+        with contextlib.ExitStack() as undo:
+            for optimizer, entry in zip(optimizers, states, strict=True):
+                undo.callback(optimizer.load_state_dict, optimizer.state_dict())
+                optimizer.load_state_dict(copy.deepcopy(entry["state"]))  # it would keep the tensors, and change them
+            undo.pop_all()
+
+    return Part(save, load)
+
+
+def generators_part(device: torch.device, rank: int) -> Part:
+    """Return the part that is the global generators, from which dropout and random transforms draw.
+
+    A rank that loads what another one saved derives numbers of its own from it, so that dropout differs between ranks.
+    """
+
+    def load(state: dict[str, Any]) -> None:
+        before = generator_states(device)
+        try:
+            set_generator_states(device, state)
+            if state["rank"] != rank:
+                set_generator_states(device, derived_generator_states(device, rank))
+        except BaseException:
+            set_generator_states(device, before)
+            raise
+
+    return Part(lambda: {**generator_states(device), "rank": rank}, load)
 
 
 def generator_states(device: torch.device) -> dict[str, Any]:
-    """Return the states of the global generators, which dropout and random transforms draw from."""
+    """Return the states of the global generators of torch (the CPU's and the device's), NumPy and Python."""
     name, keys, *rest = np.random.get_state()
     states: dict[str, Any] = {
         "torch": torch.get_rng_state(),
@@ -125,14 +143,13 @@ def derived_generator_states(device: torch.device, rank: int) -> dict[str, Any]:
     """Return states for this rank's global generators that follow from those they have, which are another rank's."""
     source = torch.Generator()
     source.set_state(torch.get_rng_state())
-    drawn = torch.randint(2**62, (), dtype=torch.int64, generator=source).item()
-    first, second, third = np.random.SeedSequence((int(drawn), rank)).generate_state(3).tolist()
-    name, keys, *rest = np.random.RandomState(first).get_state(legacy=True)
+    seed = int(torch.randint(2**62, (), dtype=torch.int64, generator=source))
+    name, keys, *rest = np.random.RandomState(derived_seed(seed, rank, 0) % 2**32).get_state(legacy=True)
     states: dict[str, Any] = {
-        "torch": torch.Generator().manual_seed(second).get_state(),
+        "torch": torch.Generator().manual_seed(derived_seed(seed, rank, 1)).get_state(),
         "numpy": (name, torch.from_numpy(np.asarray(keys).astype(np.int64)), *rest),
-        "python": random.Random(third).getstate(),
+        "python": random.Random(derived_seed(seed, rank, 2)).getstate(),
     }
     if device.type != "cpu":
-        states["device"] = torch.Generator(device).manual_seed(second).get_state()
+        states["device"] = torch.Generator(device).manual_seed(derived_seed(seed, rank, 1)).get_state()
     return states

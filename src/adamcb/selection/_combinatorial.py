@@ -1,0 +1,162 @@
+"""AdamCB's selection: K distinct samples with exact inclusion probabilities, and weights that learn."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import torch
+
+from adamcb import _checks
+from adamcb.selection._depround import draw_ordered
+from adamcb.selection._draw import Draw, empty_draw, uniform_draw
+from adamcb.selection._feedback import Feedback, PaperFeedback, Visit, as_feedback, check_feedback_state
+from adamcb.selection._gate import Gate
+from adamcb.selection._moment import SecondMoment
+from adamcb.selection._tree import SMALLEST
+from adamcb.selection._weights import DistinctSelection
+
+
+class CombinatorialBandit(DistinctSelection):
+    """AdamCB's selection: K distinct samples a draw, each with exactly its inclusion probability (Algorithms 2, 3, 7).
+
+    pᵢ = K((1 − γ) wᵢ/Σⱼwⱼ + γ/n), after the largest weights are capped so that no pᵢ exceeds 1; a capped sample has
+    pᵢ = 1 and is in every batch. DepRound draws the batch in O(K log n), along a shuffled order of the samples. Which
+    samples can meet in a batch depends on that order, so it is reshuffled every epoch of floor(n/K) draws.
+
+    Args:
+        num_samples: n, the size of the dataset.
+        batch_size: K, at most n.
+        exploration: γ in [0, 1]. Every sample has pᵢ ≥ Kγ/n (`min_prob`); at 1 the draw is uniform. Kγ/n is also the
+            learning rate of the paper's two rules, so at 0 they learn nothing.
+        feedback: How scores change weights: a `Feedback`, or "scale-free" for `ScaleFree()`, "proof" for
+            `ProofFeedback()`, "listing" for `ListingFeedback()`.
+        gate: Which batches are drawn by weight; the others come from reshuffled epochs, as `UniformSelection` draws
+            them. None: all of them are drawn by weight. "auto": None for the paper's two rules, which have no gate, and
+            `Gate(0.1)` for all others.
+        generator: Where all random numbers come from. None: a new one, seeded from torch's global generator.
+
+    Attributes:
+        moment: The `SecondMoment` of drawing by weight, estimated from all batches.
+
+    Example:
+        >>> bandit = CombinatorialBandit(1000, 4, generator=torch.Generator().manual_seed(0))
+        >>> bandit.feedback, bandit.gate
+        (ScaleFree(rate=0.3, bound=1.0, memory=0.9), Gate(min_gain=0.1))
+        >>> draw = bandit.draw()
+        >>> len(set(draw.indices)), draw.probs
+        (4, array([0.004, 0.004, 0.004, 0.004]))
+        >>> bandit.update(draw, scores=[0.1, 2.0, 0.3, 0.1])
+        >>> heaviest, lightest = bandit.weights[draw.indices[[1, 0]]]
+        >>> bool(lightest < 1.0 < heaviest)
+        True
+    """
+
+    def __init__(
+        self,
+        num_samples: int,
+        batch_size: int,
+        *,
+        exploration: float = 0.4,
+        feedback: Feedback | str = "scale-free",
+        gate: Gate | Literal["auto"] | None = "auto",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        self.exploration = _checks.real("exploration", exploration, low=0.0, high=1.0)
+        self.feedback = as_feedback(feedback)
+        self.gate = _as_gate(gate, self.feedback)
+        super().__init__(num_samples, batch_size, generator=generator)
+        self.min_prob = self.batch_size * self.exploration / self.num_samples
+        self.moment = SecondMoment()
+        self._feedback_state = self.feedback.start()
+
+    @property
+    def draws_by_weight(self) -> bool:
+        """Whether the next batch is drawn by weight, rather than from a reshuffled epoch."""
+        if self.batch_size == self.num_samples:
+            return False
+        return self.gate is None or self.gate.is_open(self.moment, (self._drawn + 1) / self.draws_per_epoch)
+
+    def draw(self) -> Draw:
+        """Choose K distinct samples. O(K log n); O(n) once an epoch, when the order is reshuffled."""
+        self._reshuffle_if_done()
+        if self.draws_by_weight:
+            draw = empty_draw(self.batch_size, self._origin)
+            arrays = (draw.indices, draw.probs, draw.loss_weights)
+            draw_ordered(self._tree, self._order, self.batch_size, self.min_prob, self._uniforms.take(), *arrays)
+        else:
+            part = slice(self._drawn * self.batch_size, (self._drawn + 1) * self.batch_size)
+            draw = uniform_draw(np.asarray(self._order)[part], self.num_samples, self._origin)
+        self._drawn += 1
+        return draw.frozen()
+
+    def check(self, draw: Draw, scores: Any) -> np.ndarray:
+        """Return `scores` as float64[k], or raise what `update` would raise. Changes nothing."""
+        values = super().check(draw, scores)
+        self.feedback.check(values)
+        return values
+
+    def update(self, draw: Draw, scores: Any) -> None:
+        """Change the weights of the samples in `draw` by their scores. O(k log n).
+
+        Args:
+            draw: One of this selection's draws, the last or an earlier one.
+            scores: k numbers ≥ 0 in the order of `draw.indices`; by default the norms of the unweighted per-sample
+                gradients.
+
+        Raises:
+            ValueError: If `scores` has the wrong length, or holds NaN, infinite or negative numbers or one that the
+                feedback refuses; or if another selection made the draw. Nothing is changed then.
+        """
+        values = self.check(draw, scores)
+        positions = self._positions(draw)
+        probs, least = draw.probs, SMALLEST
+        if self.batch_size < self.num_samples:
+            probs, slope = self._probs_by_weight(positions)
+            if slope > 0.0:
+                least = max(self.feedback.min_share * self.min_prob / slope, SMALLEST)
+        visit = Visit(values, probs, draw.probs, self.min_prob)
+        factors, state = self.feedback.factors(visit, self._feedback_state)
+        self._multiply(positions, factors, least)
+        self._feedback_state = state
+        self.moment.note(values, draw.probs, probs)
+
+    def inclusion_probs(self) -> np.ndarray:
+        """Return float64[n], the probability of every sample to be in the next batch; it sums to K. O(n).
+
+        After the last draw of an epoch it is that of one more batch in the same epoch: the order of the next epoch is
+        not drawn yet.
+        """
+        if not self.draws_by_weight:
+            return np.full(self.num_samples, self.batch_size / self.num_samples)
+        return super().inclusion_probs()
+
+    @property
+    def _min_positive(self) -> int:
+        return self.batch_size if self.exploration == 0.0 else 1
+
+    def _settings(self) -> dict[str, Any]:
+        rules = {"feedback": repr(self.feedback), "gate": repr(self.gate)}
+        return {**super()._settings(), "exploration": self.exploration, **rules}
+
+    def _learned(self) -> dict[str, Any]:
+        learned = {"feedback": dict(self._feedback_state), "moment": self.moment.state_dict()}
+        return {**super()._learned(), **learned}
+
+    def _check_state(self, state: Any) -> None:
+        super()._check_state(state)
+        check_feedback_state(self.feedback, state["feedback"])
+        self.moment.check_state(state["moment"], "state['moment']")
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        super()._restore(state)
+        self._feedback_state = dict(state["feedback"])
+        self.moment.load_state_dict(state["moment"])
+
+
+def _as_gate(gate: Gate | Literal["auto"] | None, feedback: Feedback) -> Gate | None:
+    if gate == "auto":
+        return None if isinstance(feedback, PaperFeedback) else Gate()
+    if gate is None or isinstance(gate, Gate):
+        return gate
+    raise TypeError(f'`gate` must be a Gate, None or "auto", got gate={gate!r}.')

@@ -1,0 +1,109 @@
+"""How noisy the batches are, compared with uniform sampling: one running estimate for everyone who asks."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from adamcb import _checks
+from adamcb.selection._tree import jit
+
+_SUMS = ("chosen", "mass", "uniform", "count")
+
+# Without exploration a probability may be 0. It counts as at least this share of the probability of the draw.
+LEAST_SHARE = 1e-9
+
+
+class SecondMoment:
+    """A running estimate of the batch gradient's second moment, divided by that of uniform sampling.
+
+    The second moment of a batch gradient drawn with inclusion probabilities p is Σ‖g‖²/p, up to a constant. For equal
+    probabilities it is Σ‖g‖²·n/K, so their ratio is ρ = Σ‖g‖²/p · Σp ÷ (Σ‖g‖² · n). Below 1, batches drawn by p are
+    less noisy than uniform ones; ρ·K samples drawn by p are as noisy as K uniform ones. (Both second moments contain
+    the squared mean gradient. Without it the ratio would be further from 1.)
+
+    Every batch gives an unbiased estimate of all four sums, whatever probabilities it was drawn with. The estimates are
+    averaged over about the last 1/(1 − `memory`) batches. Σp = K and n are known, but estimating them along with the
+    others makes ρ exactly 1 while the samples in the batches have equal weights.
+
+    Args:
+        memory: The weight of the past in the moving averages, in [0, 1).
+
+    Example:
+        >>> moment = SecondMoment()
+        >>> moment.note([1.0, 3.0], draw_probs=[0.5, 0.5], probs=[0.25, 0.75])
+        >>> moment.ratio
+        0.8
+    """
+
+    def __init__(self, memory: float = 0.98) -> None:
+        self.memory = _checks.real("memory", memory, low=0.0, high=1.0, high_open=True)
+        self._sums = (0.0, 0.0, 0.0, 0.0)
+
+    def note(self, scores: Any, draw_probs: Any, probs: Any = None) -> None:
+        """Take note of a batch.
+
+        Args:
+            scores: float64[k], the norms of the per-sample gradients.
+            draw_probs: float64[k], the probabilities with which these samples were drawn.
+            probs: float64[k], the probabilities to estimate the ratio for. None: those of the draw.
+        """
+        drawn = np.asarray(draw_probs, dtype=np.float64)
+        asked = drawn if probs is None else np.asarray(probs, dtype=np.float64)
+        self._sums = _averaged(self._sums, np.asarray(scores, dtype=np.float64), drawn, asked, self.memory)
+
+    @property
+    def ratio(self) -> float:
+        """ρ, for batches of equal size; NaN if nothing is known yet."""
+        chosen, mass, uniform, count = self._sums
+        return chosen * mass / (uniform * count) if uniform * count > 0.0 else math.nan
+
+    def ratio_to(self, num_samples: int, batch_size: int) -> float:
+        """Return the second moment divided by that of `batch_size` uniform samples out of `num_samples`.
+
+        For batches noted with the probabilities of their draw, it tells how noisy they were, however many samples each
+        of them had. NaN if nothing is known yet.
+        """
+        chosen, _, uniform, _ = self._sums
+        return chosen * batch_size / (uniform * num_samples) if uniform > 0.0 else math.nan
+
+    def is_below(self, share: float) -> bool:
+        """Whether ρ is known to be below `share`."""
+        chosen, mass, uniform, count = self._sums
+        return chosen * mass < share * uniform * count
+
+    def state_dict(self) -> dict[str, float]:
+        """Return the four averages."""
+        return dict(zip(_SUMS, self._sums, strict=True))
+
+    def load_state_dict(self, state: dict[str, float]) -> None:
+        """Continue from `state`; an error leaves everything as it was."""
+        self.check_state(state)
+        self._sums = (state["chosen"], state["mass"], state["uniform"], state["count"])
+
+    @staticmethod
+    def check_state(state: Any, name: str = "state") -> None:
+        """Raise unless `state` can be loaded; the message calls it `name`."""
+        saved = state if isinstance(state, dict) else {}
+        for key in _SUMS:
+            _checks.real(f"{name}['{key}']", saved.get(key), low=0.0)
+
+    def __repr__(self) -> str:
+        return f"SecondMoment(ratio={self.ratio:.4g}, memory={self.memory})"
+
+
+@jit
+def _averaged(averages, scores, draw_probs, probs, memory):
+    """Return the moving averages of the four sums, one batch later."""
+    chosen = mass = uniform = count = 0.0
+    for j in range(len(probs)):
+        square = scores[j] * scores[j] / draw_probs[j]
+        chosen += square / max(probs[j], LEAST_SHARE * draw_probs[j])
+        mass += probs[j] / draw_probs[j]
+        uniform += square
+        count += 1.0 / draw_probs[j]
+    a, b, c, d = averages
+    new = 1.0 - memory
+    return memory * a + new * chosen, memory * b + new * mass, memory * c + new * uniform, memory * d + new * count

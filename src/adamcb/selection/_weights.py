@@ -1,0 +1,153 @@
+"""What selections with one weight per sample share: the weights on a tree, and the shuffled order of its leaves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from adamcb import _checks
+from adamcb.selection._capping import probs_at
+from adamcb.selection._draw import Draw
+from adamcb.selection._random import Uniforms, inverse, new_seed, permutation
+from adamcb.selection._selection import Selection
+from adamcb.selection._tree import Tree, build_tree, gather, in_range, multiply
+
+
+class TreeSelection(Selection):
+    """A selection whose probabilities follow from one weight per sample. The weights are the leaves of a tree.
+
+    Args:
+        num_samples: n.
+        batch_size: K.
+        numbers: How many random numbers a draw takes for each sample.
+        generator: Where all random numbers come from.
+    """
+
+    _tree: Tree
+    _order: np.ndarray | None = None  # position in the tree → sample; None: as they come
+    _position_of: np.ndarray | None = None  # sample → position in the tree
+
+    def __init__(self, num_samples: int, batch_size: int, *, numbers: int, generator: torch.Generator | None) -> None:
+        super().__init__(num_samples, batch_size, generator=generator)
+        self._uniforms = Uniforms(numbers * self.batch_size, self.generator)
+
+    @property
+    def weights(self) -> np.ndarray:
+        """float64[n], the weight of every sample, up to a common factor. Reading copies; assigning replaces all."""
+        return self._by_sample(self._tree.leaves[: self.num_samples])
+
+    @weights.setter
+    def weights(self, weights: Any) -> None:
+        self._assign(self._check_weights("weights", weights))
+
+    @property
+    def _min_positive(self) -> int:
+        """How many weights must be above 0, so that a batch can be drawn."""
+        return 1
+
+    def _check_weights(self, name: str, weights: Any) -> np.ndarray:
+        values = _checks.vector(name, weights, length=self.num_samples)
+        positive = int(np.count_nonzero(values))
+        if positive < self._min_positive:
+            rule = f"hold at least {self._min_positive} numbers above 0"
+            raise ValueError(f"`{name}` must {rule}, got {positive} of {len(values)}.")
+        return values
+
+    def _assign(self, weights: np.ndarray) -> None:
+        self._set_weights(in_range(weights))
+
+    def _set_weights(self, weights: np.ndarray) -> None:
+        self._tree = build_tree(weights, self._order)
+
+    def _by_sample(self, values: np.ndarray) -> np.ndarray:
+        """Bring values from the order of the tree into that of the samples."""
+        if self._position_of is None:
+            return values.copy()
+        gather(values, self._position_of, result := np.empty(len(values)))
+        return result
+
+    def _positions(self, draw: Draw) -> np.ndarray:
+        return draw.indices if self._position_of is None else self._position_of[draw.indices]
+
+    def _multiply(self, positions: np.ndarray, factors: Any, least: float) -> None:
+        """Multiply the weights at `positions`; none but zeros ends below `least`."""
+        values = np.asarray(factors, dtype=np.float64)
+        if values.shape != positions.shape or not multiply(self._tree, positions, values, least):
+            rule = f"return {len(positions)} finite numbers at or above 0 as factors"
+            raise ValueError(f"`feedback` must {rule}, got an array of shape {values.shape}.")
+
+    def _learned(self) -> dict[str, Any]:
+        return {
+            "weights": torch.from_numpy(self.weights),
+            "uniforms": torch.from_numpy(self._uniforms.rest.copy()),
+        }
+
+    def _check_state(self, state: Any) -> None:
+        super()._check_state(state)
+        self._check_weights("state['weights']", state["weights"])
+        numbers = _checks.vector("state['uniforms']", state["uniforms"])
+        if len(numbers) % self._uniforms.count:
+            rule = f"hold a multiple of {self._uniforms.count} numbers"
+            raise ValueError(f"`state['uniforms']` must {rule}, got len(state['uniforms'])={len(numbers)}.")
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self._uniforms.rest = _checks.vector("state['uniforms']", state["uniforms"]).copy()
+        self._set_weights(_checks.vector("state['weights']", state["weights"]))
+
+
+class DistinctSelection(TreeSelection):
+    """A selection of K distinct samples, drawn by DepRound along a shuffled order.
+
+    Which samples can meet in a batch depends on the order, so it is reshuffled every epoch of floor(n/K) draws.
+    """
+
+    min_prob: float = 0.0
+
+    def __init__(self, num_samples: int, batch_size: int, *, generator: torch.Generator | None) -> None:
+        super().__init__(num_samples, batch_size, numbers=2, generator=generator)
+        self._start_epoch(new_seed(self.generator), np.ones(self.num_samples))
+
+    def _start_epoch(self, seed: int, weights: np.ndarray) -> None:
+        """Reshuffle the order, and build the tree of `weights` in it."""
+        self.__dict__.pop("_tree", None)  # so that the old tree and the new one are never in memory together
+        self._order = self._position_of = None
+        try:
+            self._order = permutation(self.num_samples, seed)
+            self._position_of = inverse(self._order)
+            self._set_weights(weights)
+        except BaseException:  # interrupted, or out of memory: keep what was learned; the next draw tries again
+            self._order = self._position_of = None
+            self._set_weights(weights)
+            self._drawn = self.draws_per_epoch
+            raise
+        self._order_seed, self._drawn = seed, 0
+
+    def _reshuffle_if_done(self) -> None:
+        if self._drawn == self.draws_per_epoch:
+            self._start_epoch(new_seed(self.generator), self.weights)
+
+    def _probs_by_weight(self, positions: np.ndarray) -> tuple[np.ndarray, float]:
+        """Return the inclusion probabilities that the weights give, and how fast they rise with the weights."""
+        sizes = (self.num_samples, self.batch_size, self.min_prob)
+        slope = probs_at(self._tree, *sizes, positions, probs := np.empty(len(positions)))
+        return probs, slope
+
+    def inclusion_probs(self) -> np.ndarray:
+        """Return float64[n], the probability of every sample to be in the next batch; it sums to K. O(n)."""
+        everywhere = np.arange(self.num_samples) if self._position_of is None else self._position_of
+        return self._probs_by_weight(everywhere)[0]
+
+    def _learned(self) -> dict[str, Any]:
+        return {**super()._learned(), "order_seed": self._order_seed, "drawn": self._drawn}
+
+    def _check_state(self, state: Any) -> None:
+        super()._check_state(state)
+        _checks.integer("state['order_seed']", state["order_seed"], low=0)
+        _checks.integer("state['drawn']", state["drawn"], low=0, high=self.draws_per_epoch)
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        super()._restore(state)
+        self._start_epoch(state["order_seed"], self.weights)
+        self._drawn = state["drawn"]

@@ -1,0 +1,353 @@
+"""`AdaptiveLoader`: a loader whose batches are chosen for what they teach, for a training loop of your own."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from adamcb import _checks
+from adamcb._seeds import derived_seed
+from adamcb.data import BanditLoader, SelectedBatch, whole_of
+from adamcb.selection import Draw, Selection
+from adamcb.training import _arguments, _state
+from adamcb.training._feedback_queue import FeedbackQueue, refuse_nonfinite
+from adamcb.training._meter import Meter
+from adamcb.training._ranks import Ranks, gather_scores, refuse_other_parallelism
+from adamcb.training._scoring import make_scoring
+from adamcb.training._weighed import UsageCheck, Weighed
+
+
+class Observer(Protocol):
+    """Is told of every batch. Its state is its own to save."""
+
+    def note_draw(self, draw: Draw) -> None:
+        """Hear that a batch is handed out."""
+        ...
+
+    def note_scores(self, draw: Draw, scores: np.ndarray) -> None:
+        """Hear that the selection has learned these scores, float64[k]."""
+        ...
+
+
+class AdaptiveLoader:
+    """Loads batches that are chosen for what they teach, and learns from your training loop which those are.
+
+    Two lines of a loop change:
+
+        loader = AdaptiveLoader(model, train_set, batch_size=128)      # was: DataLoader(train_set, 128, shuffle=True)
+        for x, y in loader:
+            optimizer.zero_grad()
+            loss = loader.weigh(F.cross_entropy(model(x), y, reduction="none"))   # was: F.cross_entropy(model(x), y)
+            loss.backward()
+            optimizer.step()
+
+    `weigh` weighs the losses so that their sum is an unbiased estimate of the mean loss over the dataset. The backward
+    pass gives the gradient as ever, and a score for every sample of the batch. The scores teach the selection when the
+    next batch is taken, the epoch ends or a state is saved; `learn` does it at once.
+
+    Optimizer, scheduler, clipping, GradScaler, gradient accumulation and EMA stay as they are. Scores do not depend on
+    what the loop multiplies the loss by: a hook on the losses sees it. A backward pass that overflowed under a
+    GradScaler is not learned from.
+
+    **Several processes.** Under an initialized process group of W ranks, every rank makes the same draw of K samples
+    and trains on its own part of it. `weigh` multiplies by W, because DistributedDataParallel and `fully_shard` average
+    gradients over the ranks: the average is the same unbiased estimate as in one process. All ranks share their scores
+    in one call a batch, so every rank must weigh every batch and go backward. See docs/scale.md.
+
+    Args:
+        model: The model, wrapped in DistributedDataParallel or not. The loader watches its forward passes until it is
+            closed or dropped.
+        dataset: A map-style dataset of n samples, whole on every rank.
+        batch_size: K, of all ranks together: a multiple of their number.
+        min_batch_size: None: every batch has K samples, and its gradient is quieter than that of K uniform samples.
+            A number: batches are as small as that noise allows, but not smaller than this.
+        selection: Chooses the batches. None: the default for n and K, seeded by `seed`.
+        scores: What a sample is scored by. "exact": the norm of its gradient. "last-layer": the norm of its gradient at
+            the result of the last layer, for any model and at almost no cost. "losses": its loss. Or a function that
+            takes the losses, float[k], and returns k scores ≥ 0. A selection that does not learn needs none, and
+            nothing is measured.
+        num_workers: How many processes load data.
+        device: Where batches are moved. None: where the model's parameters are.
+        seed: Seeds the default selection, and random transforms in the workers. Never a global generator.
+        feedback_delay: After how many further batches scores are learned. None: 0 on the CPU; 1 on an accelerator, so
+            that the host never waits for it.
+        sharded: With several ranks: each holds the weights of its own n/W samples (i mod W = rank) and draws its part
+            of the batch from them. It is as unbiased, and no scores are sent. `selection`, if given, is the one for
+            this rank's samples, and the meter reads this rank.
+        observers: Objects that are told of every batch; see `Observer`.
+        loader_options: What else `BanditLoader` takes: `collate_fn`, `pin_memory` and so on.
+
+    Attributes:
+        epoch: How many epochs are complete.
+        meter: Whether it pays, and where the time goes: `meter.as_dict()`, `str(meter)`.
+        selection: What chooses the batches.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        dataset: Any,
+        batch_size: int,
+        *,
+        min_batch_size: int | None = None,
+        selection: Selection | None = None,
+        scores: str | Callable[[Tensor], Tensor] = "exact",
+        num_workers: int = 0,
+        device: torch.device | str | None = None,
+        seed: int = 0,
+        feedback_delay: int | None = None,
+        sharded: bool = False,
+        observers: Sequence[Observer] = (),
+        **loader_options: Any,
+    ) -> None:
+        _arguments.check_model(model)
+        _arguments.check_dataset(dataset)
+        _arguments.check_loader_options(loader_options)
+        refuse_other_parallelism(model)
+        self.model, self.dataset = model, dataset
+        self.batch_size = _checks.integer("batch_size", batch_size, low=1)
+        self._device = None if device is None else torch.device(device)
+        self._delay = None if feedback_delay is None else _checks.integer("feedback_delay", feedback_delay, low=0)
+        self._ranks, self._sharded = Ranks.current(), _checks.boolean("sharded", sharded)
+        self._ranks.check_batch_size(self.batch_size)
+        choose = _arguments.shard_or_default if sharded else _arguments.selection_or_default
+        self.selection: Selection = choose(selection, dataset, batch_size, min_batch_size, seed, self._ranks)
+        self.meter = Meter.of(self.selection)
+        self.observers = (self.meter, *observers)
+        if sharded:
+            seed = derived_seed(seed, self._ranks.rank) if self._ranks.rank else seed
+        else:
+            loader_options |= {"rank": self._ranks.rank, "num_ranks": self._ranks.size}
+        self._loader = BanditLoader(dataset, self.selection, num_workers=num_workers, seed=seed, **loader_options)
+        self._scores = scores
+        self._scoring = make_scoring(scores, model) if self.selection.learns else None
+        self._feedback = FeedbackQueue()
+        self._usage = UsageCheck()
+        self.epoch = 0
+        self._closed = False
+        self._resumed = False  # in the middle of an epoch
+        self._draw: Draw | None = None  # of the batch that was handed out last, until it is weighed
+        self._weighed: list[Weighed] = []  # batches that were not learned from yet
+        self._handed_out: float | None = None  # when the last batch was
+
+    def __repr__(self) -> str:
+        scores = repr(self._scores) if isinstance(self._scores, str) else getattr(self._scores, "__name__", "function")
+        return f"{type(self).__name__}({self.selection}, scores={scores}, epoch={self.epoch})"
+
+    @property
+    def device(self) -> torch.device:
+        """Where batches are moved: the device that was given, or where the model is now."""
+        return _arguments.device_of(self.model) if self._device is None else self._device
+
+    @property
+    def collate_fn(self) -> Callable[[list[Any]], Any]:
+        """What merges samples into a batch."""
+        return self._loader.collate_fn
+
+    def __len__(self) -> int:
+        """How many batches an epoch has: floor(n/K)."""
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[SelectedBatch]:
+        """Yield one epoch of batches, or what is left of it after a state was loaded."""
+        batches = iter(self._loader)
+        if not self._resumed:
+            self.meter.start_epoch()
+        self._resumed = False
+        while (batch := self._next(batches)) is not None:
+            yield batch
+        self.epoch += 1
+
+    def _next(self, batches: Iterator[SelectedBatch]) -> SelectedBatch | None:
+        """Learn from the last batch, and return the next one."""
+        self._note_training()
+        self.learn()
+        self._usage.note_taken()
+        start, drawing = time.perf_counter(), self._loader.batch_sampler.seconds
+        batch = next(batches, None)
+        if batch is None:
+            self._usage.note_epoch_end()
+            return None
+        self._draw = batch.draw
+        for observer in self.observers:
+            observer.note_draw(whole_of(batch.draw))
+        device = self.device
+        if device.type != "cpu":
+            batch = batch.to(device, non_blocking=True)
+        self._handed_out = time.perf_counter()
+        drawing = self._loader.batch_sampler.seconds - drawing
+        self.meter.seconds["selection"] += drawing
+        self.meter.seconds["data"] += self._handed_out - start - drawing
+        return batch
+
+    def weigh(self, losses: Tensor, *, draw: Draw | None = None) -> Tensor:
+        """Return Σ loss_weights·losses of a batch, for you to go backward on.
+
+        Args:
+            losses: float[k], one loss per sample, in the order of the batch; with W ranks, of this rank's part.
+            draw: `batch.draw` of the batch that these losses are of, where batches are taken ahead of training. None:
+                the batch that was taken last.
+
+        Returns:
+            A scalar: an unbiased estimate of the mean loss over the dataset. With several ranks, their average is.
+
+        Raises:
+            ValueError: If `losses` is not one loss per sample.
+            RuntimeError: If no batch is waiting, or it was weighed already.
+            FloatingPointError: If a loss is not finite. On an accelerator, and with several ranks, `learn` raises it.
+        """
+        draw = self._waiting_draw() if draw is None else draw
+        _arguments.check_losses(losses, len(draw))
+        self.learn()
+        dtype = torch.float64 if losses.dtype == torch.float64 else torch.float32
+        weights = draw.loss_weights * self._ranks.size  # gradients are averaged over the ranks
+        factors = torch.from_numpy(weights).to(losses.device, dtype, non_blocking=True)
+        loss = (factors * losses).sum()
+        if draw is self._draw:
+            self._draw = None
+        # One rank alone must not stop here: the others would wait for it in their backward pass.
+        checked = not self._together and losses.device.type == "cpu"
+        if checked and not math.isfinite(loss.item()):
+            refuse_nonfinite("loss", losses.detach().double().numpy(), draw)
+        begun = None if self._scoring is None else self._scoring.begin(losses)
+        batch = Weighed(draw, factors, None if checked else losses.detach(), begun)
+        losses.register_hook(batch.note_gradient)
+        self._weighed.append(batch)
+        self._usage.note_weighed()
+        return loss
+
+    def learn(self) -> None:
+        """Learn now from the batches that went backward, instead of when the next batch is taken.
+
+        Raises:
+            FloatingPointError: If a loss or a score is not finite.
+            ValueError, RuntimeError: If the selection refuses the scores, or they could not be measured. In all cases
+                nothing is learned from that batch.
+        """
+        if self._weighed:
+            self._learn()
+
+    def _learn(self) -> Tensor | None:
+        """Learn from what went backward; return the loss of the last batch, of all ranks where they share it."""
+        ready = [batch for batch in self._weighed if batch.arrived is not None]
+        self._weighed = [batch for batch in self._weighed if batch.arrived is None][-UsageCheck.patience :]
+        loss = None
+        for batch in ready:
+            loss = self._report(batch)
+            while (due := self._feedback.due(self._feedback_delay)) is not None:
+                self._teach(*due)
+        return loss
+
+    def _report(self, batch: Weighed) -> Tensor | None:
+        """Send the scores of a batch on their way, and to all ranks where they share it."""
+        scores, scaled = None, None
+        if self._scoring is not None:
+            scores, scaled = self._scoring.finish(batch.begun, batch.arrived), batch.is_scaled()
+            if scores is None:
+                return None
+        self._usage.note_backward()
+        draw = whole_of(batch.draw)
+        if not self._together or batch.losses is None:
+            if scores is not None or batch.losses is not None:
+                self._feedback.send(draw, scores, losses=batch.losses, scaled=scaled)
+            return None
+        start = time.perf_counter()
+        loss = batch.factors @ batch.losses.to(batch.factors.dtype)
+        shared = gather_scores(self._ranks, batch.draw, scores, batch.losses, loss)
+        self.meter.seconds["selection"] += time.perf_counter() - start
+        heard = None if scores is None else shared.scores
+        self._feedback.send(draw, heard, losses=shared.losses, scaled=scaled, indices=shared.indices)
+        return shared.loss
+
+    def _teach(self, draw: Draw, scores: np.ndarray) -> None:
+        start = time.perf_counter()
+        self.selection.update(draw, scores)
+        self.meter.seconds["selection"] += time.perf_counter() - start
+        for observer in self.observers:
+            observer.note_scores(draw, scores)
+
+    @property
+    def _together(self) -> bool:
+        """Whether all ranks share each draw."""
+        return self._ranks.size > 1 and not self._sharded
+
+    @property
+    def _feedback_delay(self) -> int:
+        return int(self.device.type != "cpu") if self._delay is None else self._delay
+
+    def _waiting_draw(self) -> Draw:
+        if self._closed:
+            raise RuntimeError(f"The {type(self).__name__} must not be closed, and `close` was called.")
+        if self._draw is None:
+            raise RuntimeError(
+                "`weigh` and `step` must be called once for each batch, and no batch is waiting. "
+                "Take one: `for x, y in loader`."
+            )
+        return self._draw
+
+    def _note_training(self) -> None:
+        if self._handed_out is not None:
+            self.meter.seconds["training"] += time.perf_counter() - self._handed_out
+            self._handed_out = None
+
+    def give_up(self) -> None:
+        """Forget batches that were weighed and not learned from, for a loop that goes on after a failed backward."""
+        self._weighed.clear()
+        if self._scoring is not None:
+            self._scoring.clear()
+
+    def close(self) -> None:
+        """Take the loader off the model, which is then as it was. May be called twice."""
+        self._closed = True
+        if self._scoring is not None:
+            self._scoring.close()
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return all that choosing batches needs to go on bit for bit; model and optimizer are yours to save.
+
+        That is: selection, position in the epoch, feedback on its way, and the meter without its seconds. With several
+        ranks it is the same on all of them, unless weights are sharded.
+        """
+        self.learn()
+        return {**_state.collect(self._parts()), "epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state`. The next `for` over the loader goes on in the middle of the epoch.
+
+        Raises:
+            ValueError: If the state does not fit. Nothing is changed then.
+        """
+        try:
+            _state.check(state, (*self._parts(), "epoch"))
+            _state.restore(self._parts(), state)
+        except Exception as error:
+            raise ValueError(f"`state` must fit this {type(self).__name__}: {error}") from error
+        self.epoch, self._resumed = state["epoch"], state["loader"]["in_epoch"]
+        self._draw, self._handed_out = None, None
+        self.give_up()
+
+    def _parts(self) -> dict[str, _state.Stateful]:
+        """Return what has a state of its own, in the order of loading.
+
+        The loader comes last: loading it ends iterators, which cannot be undone.
+        """
+        sizes = {"num_samples": self.selection.num_samples, "batch_size": self.selection.batch_size}
+        return {
+            "selection": self.selection,
+            "feedback": _state.Part(self._feedback.state_dict, partial(self._feedback.load_state_dict, **sizes)),
+            "meter": self.meter,
+            "loader": self._loader,
+        }

@@ -1,0 +1,164 @@
+"""Feedback on its way from the device to the selection: copied without waiting, and due some batches later."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from adamcb.selection import Draw
+from adamcb.training._ranks import check_same_draw
+
+_TENSORS = ("scores", "losses", "scaled")
+
+
+class Report(NamedTuple):
+    """What one batch brought. Its tensors are on the CPU, or are still being copied there.
+
+    Attributes:
+        draw: The draw of the batch; with several ranks, the draw of all of them.
+        scores: float[k]. None: nothing is measured.
+        losses: float[k], where they could not be checked without waiting for the device or for other ranks.
+        scaled: bool[], whether the loop multiplied the loss by more than 1, as a GradScaler does.
+        indices: int64[k], with several ranks: the samples that they say they trained on.
+        copied: The device's event after the copies. None: there is nothing to wait for.
+    """
+
+    draw: Draw
+    scores: Tensor | None
+    losses: Tensor | None = None
+    scaled: Tensor | None = None
+    indices: Tensor | None = None
+    copied: Any = None
+
+    def wait(self) -> Report:
+        """Return the report once its tensors have arrived.
+
+        Raises:
+            RuntimeError: If the ranks did not train on the same draw.
+        """
+        if self.copied is not None:
+            self.copied.synchronize()
+        if self.indices is not None:
+            check_same_draw(self.draw, self.indices)
+        return self
+
+    def read(self, age: int) -> np.ndarray | None:
+        """Return the scores, float64[k]; None if there is nothing to learn from.
+
+        Under a GradScaler, gradients may overflow. The scaler then skips the step, and nothing is learned from it.
+
+        Raises:
+            FloatingPointError: If a loss is not finite, or a score without a GradScaler.
+        """
+        self.wait()
+        if self.losses is not None:
+            refuse_nonfinite("loss", self.losses.detach().double().numpy(), self.draw, age)
+        if self.scores is None:
+            return None
+        scores = self.scores.detach().numpy().astype(np.float64)  # by NumPy: for so few numbers, torch takes longer
+        if self.scaled is not None and bool(self.scaled):
+            return scores if math.isfinite(scores.sum()) else None
+        refuse_nonfinite("score", scores, self.draw, age)
+        return scores
+
+
+class FeedbackQueue:
+    """Holds reports for `delay` batches, so that the host need not wait for the device."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Report] = deque()
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def send(
+        self,
+        draw: Draw,
+        scores: Tensor | None,
+        *,
+        losses: Tensor | None = None,
+        scaled: Tensor | None = None,
+        indices: Tensor | None = None,
+    ) -> None:
+        """Start the copies of a report to the CPU, and put it into the queue."""
+        self._waiting.append(_start_copy(draw, scores, losses, scaled, indices))
+
+    def due(self, delay: int) -> tuple[Draw, np.ndarray] | None:
+        """Return the oldest report that has something to teach, if more than `delay` are waiting; None if none is due.
+
+        A report that cannot be used is dropped, and its error raised.
+        """
+        while len(self._waiting) > delay:
+            report = self._waiting.popleft()
+            scores = report.read(age=len(self._waiting))
+            if scores is not None:
+                return report.draw, scores
+        return None
+
+    def clear(self) -> None:
+        """Forget what is on its way."""
+        self._waiting.clear()
+
+    def state_dict(self) -> list[dict[str, Any]]:
+        """Return what is on its way; its values are checked when they are due, not now."""
+        return [
+            {"draw": report.draw.state_dict(), **{name: getattr(report, name) for name in _TENSORS}}
+            for report in map(Report.wait, self._waiting)
+        ]
+
+    def load_state_dict(self, state: Any, *, num_samples: int, batch_size: int) -> None:
+        """Continue from `state`; an error leaves everything as it was."""
+        if not isinstance(state, list):
+            raise ValueError(f"`state['feedback']` must be a list, got {type(state).__name__}.")
+        self._waiting = deque([_unpack(entry, num_samples, batch_size) for entry in state])
+
+
+def _start_copy(draw: Draw, *tensors: Tensor | None) -> Report:
+    """Return the report, with the copies to the CPU begun but not awaited."""
+    far = [tensor.device for tensor in tensors if tensor is not None and not tensor.is_cpu]
+    if not far:
+        return Report(draw, *tensors)
+    host = [None if tensor is None else tensor.to("cpu", non_blocking=True) for tensor in tensors]
+    copied = torch.Event(far[0])
+    copied.record(torch.accelerator.current_stream(far[0]))
+    return Report(draw, *host, copied=copied)
+
+
+def _unpack(entry: Any, num_samples: int, batch_size: int) -> Report:
+    if not isinstance(entry, dict) or not {"draw", *_TENSORS} <= set(entry):
+        raise ValueError(f"`state['feedback']` must hold dicts with the keys draw, {', '.join(_TENSORS)}.")
+    draw = Draw.from_state(entry["draw"], num_samples=num_samples, max_size=batch_size)
+    for name in ("scores", "losses"):
+        value = entry[name]
+        if value is not None and (not isinstance(value, Tensor) or tuple(value.shape) != (len(draw),)):
+            shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+            rule = f"be one number for each of {len(draw)} samples"
+            raise ValueError(f"`state['feedback']['{name}']` must {rule}, got {shape}.")
+    return Report(draw, *(entry[name] for name in _TENSORS))
+
+
+def refuse_nonfinite(what: str, values: np.ndarray, draw: Draw, age: int = 0) -> None:
+    """Raise unless all values are finite, naming the samples whose are not.
+
+    Args:
+        what: What the values are.
+        values: float64[k].
+        draw: The draw of these samples.
+        age: How many batches were trained on since.
+    """
+    if math.isfinite(values.sum()):
+        return
+    bad = np.flatnonzero(~np.isfinite(values))  # none, if only the sum is too large
+    if not len(bad):
+        return
+    first = ", ".join(f"{draw.indices[j]} ({values[j]})" for j in bad[:5])
+    more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
+    late = f" That was {age} batches ago (feedback_delay={age}): the model was trained on it." if age else ""
+    raise FloatingPointError(
+        f"The {what} of every sample must be finite, got samples {first}{more}; in brackets the {what}.{late}"
+    )

@@ -1,0 +1,125 @@
+"""What a sample is scored by: the norm of its gradient, its loss, or a function of the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from adamcb.gradnorm import PerSampleNorms
+from adamcb.training._ranks import unwrapped
+
+NAMES = ("exact", "last-layer", "losses")
+
+
+class Scoring(Protocol):
+    """How the samples of a batch get their scores, in two steps: before its backward pass, and after it."""
+
+    def begin(self, losses: Tensor) -> Any:
+        """Return what `finish` will need of this batch, now that its losses are known."""
+        ...
+
+    def finish(self, begun: Any, arrived: Tensor) -> Tensor | None:
+        """Return float[k], given what `begin` returned and the gradient that arrived at each loss; None: no scores."""
+        ...
+
+    def clear(self) -> None:
+        """Forget backward passes that belong to no batch."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the model."""
+        ...
+
+
+class GradientNorms:
+    """Scores a sample by the norm of its gradient, of all parameters or at the last layer."""
+
+    def __init__(self, model: nn.Module, mode: str) -> None:
+        self._engine = PerSampleNorms(unwrapped(model), mode=mode)
+        self._last = 0
+
+    def begin(self, losses: Tensor) -> int:
+        """Return the number of the forward pass that these losses came from.
+
+        Raises:
+            RuntimeError: If the model's forward was not called since the last batch.
+        """
+        self._engine.clear()
+        if self._engine.passes == self._last:
+            raise RuntimeError(
+                "`losses` must come from a forward pass of the model that the loader was given, and none was seen "
+                "since the last batch. Call the model itself, not `model.forward`, with gradients enabled. With "
+                "torch.compile, give the loader what it returned."
+            )
+        self._last = self._engine.passes
+        return self._last
+
+    def finish(self, begun: int, arrived: Tensor) -> Tensor | None:
+        """Divide each norm by the gradient that arrived at the sample's loss.
+
+        That gradient is the loss weight times whatever the loop multiplied the loss by: a GradScaler's scale, one over
+        the number of accumulated batches, and so on. A sample at which none arrived added nothing: its score is 0.
+        None: the backward pass failed on its way through the model.
+        """
+        if not self._engine.is_done(begun):
+            return None
+        norms = self._engine.take(until=begun)
+        if norms.shape != arrived.shape:
+            raise RuntimeError(
+                f"Each batch must go through the model once, forward and backward, got {len(arrived)} losses and "
+                f"gradients of {len(norms)} samples."
+            )
+        scales = arrived.abs().to(norms.device, norms.dtype)
+        return torch.where(scales == 0, torch.zeros_like(norms), norms / scales)
+
+    def clear(self) -> None:
+        """Forget backward passes that belong to no batch."""
+        self._engine.clear()
+
+    def close(self) -> None:
+        """Take the hooks off the model."""
+        self._engine.close()
+
+
+class LossScores:
+    """Scores a sample by its loss, or by a function of the losses."""
+
+    def __init__(self, function: Callable[[Tensor], Any] | None = None) -> None:
+        self._function = function
+
+    def begin(self, losses: Tensor) -> Tensor:
+        """Return the scores."""
+        losses = losses.detach()
+        if self._function is None:
+            return losses
+        scores = self._function(losses)
+        if not isinstance(scores, Tensor) or scores.shape != losses.shape:
+            got = f"shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else f"type {type(scores).__name__}"
+            rule = f"return a tensor of {len(losses)} scores, one per loss"
+            raise ValueError(f"`scores` must {rule}, got a result of {got}.")
+        return scores.detach()
+
+    def finish(self, begun: Tensor, arrived: Tensor) -> Tensor:
+        """Return the scores."""
+        return begun
+
+    def clear(self) -> None:
+        """Do nothing: no pass is watched."""
+
+    def close(self) -> None:
+        """Do nothing: nothing hangs on the model."""
+
+
+def make_scoring(scores: Any, model: nn.Module) -> Scoring:
+    """Return the scoring that the argument `scores` names, or raise."""
+    if scores == "losses":
+        return LossScores()
+    if isinstance(scores, str) and scores in NAMES:
+        return GradientNorms(model, scores)
+    if callable(scores):
+        return LossScores(scores)
+    names = ", ".join(map(repr, NAMES))
+    raise ValueError(f"`scores` must be one of {names}, or a function of the losses, got scores={scores!r}.")
