@@ -9,11 +9,13 @@ from adamcb.selection._draw import Draw
 from adamcb.selection._feedback import Feedback, ListingFeedback, ProofFeedback, ScaleFree, Visit
 from adamcb.selection._gate import Gate
 from adamcb.selection._moment import SecondMoment
+from adamcb.selection._queue import QueueBandit
 from adamcb.selection._random import ShuffledEpochs
 from adamcb.selection._replacement import ReplacementBandit, ReplacementSelection
 from adamcb.selection._selection import Selection
 from adamcb.selection._sharded import ShardedSelection, shard_size
 from adamcb.selection._uniform import UniformSelection
+from adamcb.selection._weighted import WeightedSelection
 
 __all__ = [
     "CombinatorialBandit",
@@ -22,6 +24,7 @@ __all__ = [
     "Gate",
     "ListingFeedback",
     "ProofFeedback",
+    "QueueBandit",
     "ReplacementBandit",
     "ReplacementSelection",
     "ScaleFree",
@@ -31,6 +34,7 @@ __all__ = [
     "ShuffledEpochs",
     "UniformSelection",
     "Visit",
+    "WeightedSelection",
     "depround",
     "shard_size",
 ]

@@ -14,7 +14,7 @@ from adamcb.selection._feedback import Feedback, PaperFeedback, Visit, as_feedba
 from adamcb.selection._gate import Gate
 from adamcb.selection._moment import SecondMoment
 from adamcb.selection._tree import SMALLEST
-from adamcb.selection._weights import DistinctSelection
+from adamcb.selection._tree_selection import DistinctSelection
 
 
 class CombinatorialBandit(DistinctSelection):

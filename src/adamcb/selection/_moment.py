@@ -11,6 +11,7 @@ from adamcb import _checks
 from adamcb.selection._tree import jit
 
 _SUMS = ("chosen", "mass", "uniform", "count")
+_SPREAD = ("spread", "trust", "trust_squared")
 
 # Without exploration a probability may be 0. It counts as at least this share of the probability of the draw.
 LEAST_SHARE = 1e-9
@@ -41,6 +42,8 @@ class SecondMoment:
     def __init__(self, memory: float = 0.98) -> None:
         self.memory = _checks.real("memory", memory, low=0.0, high=1.0, high_open=True)
         self._sums = (0.0, 0.0, 0.0, 0.0)
+        # Of how far single batches are from the averages, and of the weights that batches have in them.
+        self._spread = (0.0, 0.0, 0.0)
 
     def note(self, scores: Any, draw_probs: Any, probs: Any = None) -> None:
         """Take note of a batch.
@@ -52,13 +55,23 @@ class SecondMoment:
         """
         drawn = np.asarray(draw_probs, dtype=np.float64)
         asked = drawn if probs is None else np.asarray(probs, dtype=np.float64)
-        self._sums = _averaged(self._sums, np.asarray(scores, dtype=np.float64), drawn, asked, self.memory)
+        batch = _batch_sums(np.asarray(scores, dtype=np.float64), drawn, asked)
+        self._sums, self._spread = _averaged(self._sums, self._spread, batch, self.memory)
 
     @property
     def ratio(self) -> float:
         """ρ, for batches of equal size; NaN if nothing is known yet."""
         chosen, mass, uniform, count = self._sums
         return chosen * mass / (uniform * count) if uniform * count > 0.0 else math.nan
+
+    @property
+    def error(self) -> float:
+        """The standard error of `ratio`, to first order, as if batches were independent; NaN if nothing is known yet.
+
+        A ratio that is changing counts as an uncertain one.
+        """
+        spread, trust, trust_squared = self._spread
+        return self.ratio * math.sqrt(spread / trust * trust_squared) / trust if trust > 0.0 else math.nan
 
     def ratio_to(self, num_samples: int, batch_size: int) -> float:
         """Return the second moment divided by that of `batch_size` uniform samples out of `num_samples`.
@@ -75,19 +88,20 @@ class SecondMoment:
         return chosen * mass < share * uniform * count
 
     def state_dict(self) -> dict[str, float]:
-        """Return the four averages."""
-        return dict(zip(_SUMS, self._sums, strict=True))
+        """Return the averages."""
+        return dict(zip((*_SUMS, *_SPREAD), (*self._sums, *self._spread), strict=True))
 
     def load_state_dict(self, state: dict[str, float]) -> None:
         """Continue from `state`; an error leaves everything as it was."""
         self.check_state(state)
         self._sums = (state["chosen"], state["mass"], state["uniform"], state["count"])
+        self._spread = (state["spread"], state["trust"], state["trust_squared"])
 
     @staticmethod
     def check_state(state: Any, name: str = "state") -> None:
         """Raise unless `state` can be loaded; the message calls it `name`."""
         saved = state if isinstance(state, dict) else {}
-        for key in _SUMS:
+        for key in (*_SUMS, *_SPREAD):
             _checks.real(f"{name}['{key}']", saved.get(key), low=0.0)
 
     def __repr__(self) -> str:
@@ -95,8 +109,8 @@ class SecondMoment:
 
 
 @jit
-def _averaged(averages, scores, draw_probs, probs, memory):
-    """Return the moving averages of the four sums, one batch later."""
+def _batch_sums(scores, draw_probs, probs):
+    """Return what one batch tells of the four sums."""
     chosen = mass = uniform = count = 0.0
     for j in range(len(probs)):
         square = scores[j] * scores[j] / draw_probs[j]
@@ -104,6 +118,19 @@ def _averaged(averages, scores, draw_probs, probs, memory):
         mass += probs[j] / draw_probs[j]
         uniform += square
         count += 1.0 / draw_probs[j]
-    a, b, c, d = averages
+    return chosen, mass, uniform, count
+
+
+@jit
+def _averaged(sums, spread, batch, memory):
+    """Return the moving averages, one batch later."""
     new = 1.0 - memory
-    return memory * a + new * chosen, memory * b + new * mass, memory * c + new * uniform, memory * d + new * count
+    a, b = memory * sums[0] + new * batch[0], memory * sums[1] + new * batch[1]
+    c, d = memory * sums[2] + new * batch[2], memory * sums[3] + new * batch[3]
+    trust = memory * spread[1] + new
+    squares, trust_squared = memory * spread[0], memory * memory * spread[2] + new * new
+    if a * b * c * d > 0.0:
+        # The relative deviation of the ratio that this batch stands for, to first order.
+        deviation = trust * (batch[0] / a + batch[1] / b - batch[2] / c - batch[3] / d)
+        squares += new * deviation * deviation
+    return (a, b, c, d), (squares, trust, trust_squared)

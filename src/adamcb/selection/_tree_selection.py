@@ -105,9 +105,12 @@ class DistinctSelection(TreeSelection):
 
     min_prob: float = 0.0
 
-    def __init__(self, num_samples: int, batch_size: int, *, generator: torch.Generator | None) -> None:
+    def __init__(
+        self, num_samples: int, batch_size: int, *, weights: Any = None, generator: torch.Generator | None
+    ) -> None:
         super().__init__(num_samples, batch_size, numbers=2, generator=generator)
-        self._start_epoch(new_seed(self.generator), np.ones(self.num_samples))
+        first = np.ones(self.num_samples) if weights is None else in_range(self._check_weights("weights", weights))
+        self._start_epoch(new_seed(self.generator), first)
 
     def _start_epoch(self, seed: int, weights: np.ndarray) -> None:
         """Reshuffle the order, and build the tree of `weights` in it."""

@@ -1,0 +1,229 @@
+"""The axis that the queue moves along: units, places, and the batch of the samples that are due next.
+
+Each sample has a rate r. The axis is cut into units of that sample, each 1/r long, one after the other, and in each
+unit the sample is due at one uniformly random place. A sample has one event in the heap at any time: while it waits for
+its place, event i at that place; once visited, event −1 − i at the end of its unit. There its next unit begins, and
+only there are the rate and the place of that unit decided. So feedback may come at any time, or never: it changes the
+weight, and what the weight is when a unit begins is what counts.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from adamcb.selection._heap import Heap, build_heap, insert, remove_first, replace_first
+from adamcb.selection._tree import jit
+
+# Places in `Axis.sums`.
+POSITION, RATES, WEIGHTS = 0, 1, 2
+
+# The mean weight is kept in this range.
+_LOW, _HIGH = 2.0**-100, 2.0**100
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_FIRST_MIX = np.uint64(0xBF58476D1CE4E5B9)
+_SECOND_MIX = np.uint64(0x94D049BB133111EB)
+
+
+class Axis(NamedTuple):
+    """The arrays of n samples, and a few sums."""
+
+    heap: Heap
+    begins: np.ndarray  # float64[n], where the sample's unit begins
+    rates: np.ndarray  # float64[n], the rate of that unit
+    weights: np.ndarray  # float64[n], from which the rate of the next unit follows
+    sums: np.ndarray  # float64[3]: how far the axis was followed, sum of rates, sum of weights
+    stream: np.ndarray  # uint64[2]: seed, and how many numbers were taken from it
+
+
+class Bounds(NamedTuple):
+    """The limits of a rate: `low` ≤ r ≤ `share`·Σr, but not above n·`share`."""
+
+    low: float
+    share: float
+
+
+@jit
+def uniform(stream):
+    """Return the next number in [0, 1) of a stream (SplitMix64: Steele, Lea and Flood 2014)."""
+    stream[1] += np.uint64(1)
+    bits = stream[0] + stream[1] * _GOLDEN
+    bits = (bits ^ (bits >> np.uint64(30))) * _FIRST_MIX
+    bits = (bits ^ (bits >> np.uint64(27))) * _SECOND_MIX
+    bits = bits ^ (bits >> np.uint64(31))
+    return np.float64(bits >> np.uint64(11)) * 2.0**-53
+
+
+def new_axis(num_samples: int, seed: int) -> Axis:
+    """Return an axis at 0, where the first unit of every sample begins, all with rate 1. O(n)."""
+    axis = Axis(
+        heap=new_heap(num_samples),
+        begins=np.zeros(num_samples),
+        rates=np.ones(num_samples),
+        weights=np.ones(num_samples),
+        sums=np.array([0.0, num_samples, num_samples]),
+        stream=np.array([seed, 0], dtype=np.uint64),
+    )
+    _fill_places(axis)
+    build_heap(axis.heap)
+    return axis
+
+
+def new_heap(num_samples: int) -> Heap:
+    """Return a heap of one event per sample, whose keys are to be filled."""
+    dtype = np.int32 if num_samples < 2**31 else np.int64
+    return Heap(np.empty(num_samples), np.arange(num_samples, dtype=dtype), np.array([num_samples]))
+
+
+@jit
+def _fill_places(axis):
+    for i in range(len(axis.rates)):
+        axis.heap.keys[i] = uniform(axis.stream)
+
+
+@jit
+def rate_of(axis, bounds, i):
+    """Return the rate by a sample's weight now: n·v/Σv, within bounds."""
+    n, high = len(axis.rates), highest_rate(axis, bounds)
+    return min(max(n * axis.weights[i] / axis.sums[WEIGHTS], bounds.low), high)
+
+
+@jit
+def highest_rate(axis, bounds):
+    """Return the highest rate that a unit may begin with now."""
+    return max(bounds.share * min(axis.sums[RATES], len(axis.rates)), bounds.low)
+
+
+@jit
+def draw_due(axis, bounds, indices, probs, loss_weights):
+    """Follow the axis until k distinct samples were due, k = len(indices), and write them out.
+
+    A sample that is due for the second time waits for the next batch.
+    """
+    heap, sums, n, k = axis.heap, axis.sums, len(axis.rates), len(indices)
+    start = sums[POSITION]
+    waiting = heap.keys[0] < start  # samples that waited may be due again in units that began before this batch
+    held_keys, held, num_held, count = np.empty(k), np.empty(k, dtype=np.int64), 0, 0
+    ended, ended_at = 0, -1.0
+    while count < k:
+        key, event = heap.keys[0], heap.events[0]
+        sums[POSITION] = max(sums[POSITION], key)
+        if event < 0:
+            ended, ended_at = ended + 1 if key == ended_at else 0, key
+            if ended > max(n >> 6, 8) and num_held == 0:
+                _begin_units_at(axis, bounds, key)
+            else:
+                replace_first(heap, _begin_unit(axis, bounds, -1 - event, key), -1 - event)
+        elif (waiting or axis.begins[event] >= start) and _holds(indices, count, event):
+            held_keys[num_held], held[num_held] = key, event
+            num_held += 1
+            remove_first(heap)
+        else:
+            rate = axis.rates[event]
+            indices[count], probs[count] = event, k * rate / sums[RATES]
+            loss_weights[count] = 1.0 / (n * probs[count])
+            count += 1
+            replace_first(heap, axis.begins[event] + 1.0 / rate, -1 - event)
+    for j in range(num_held):
+        insert(heap, held_keys[j], held[j])
+
+
+@jit
+def _begin_unit(axis, bounds, i, begin):
+    """Begin the next unit of a sample: fix its rate, draw its place, and return the place."""
+    rate = rate_of(axis, bounds, i)
+    axis.sums[RATES] += rate - axis.rates[i]
+    axis.begins[i], axis.rates[i] = begin, rate
+    return begin + uniform(axis.stream) / rate
+
+
+@jit
+def _begin_units_at(axis, bounds, begin):
+    """Begin the next unit of all samples whose unit ends here, in the order in which they would leave the heap.
+
+    As long as rates are equal, that is all n of them, once an epoch. This takes O(n) instead of O(n log n).
+    """
+    n = len(axis.rates)
+    places, visited = np.empty(n), np.empty(n, dtype=np.bool_)
+    write_events(axis, places, visited)
+    for i in range(n - 1, -1, -1):
+        if visited[i] and places[i] == begin:
+            places[i], visited[i] = _begin_unit(axis, bounds, i, begin), False
+    read_events(axis, places, visited)
+
+
+@jit
+def _holds(indices, count, i):
+    for j in range(count):
+        if indices[j] == i:
+            return True
+    return False
+
+
+@jit
+def write_events(axis, keys, visited):
+    """Write every sample's event: where it is on the axis, and whether it is the end of a unit."""
+    for slot in range(len(keys)):
+        event = axis.heap.events[slot]
+        i = event if event >= 0 else -1 - event
+        keys[i], visited[i] = axis.heap.keys[slot], event < 0
+
+
+@jit
+def read_events(axis, keys, visited):
+    """Take over what `write_events` wrote."""
+    for i in range(len(keys)):
+        axis.heap.keys[i], axis.heap.events[i] = keys[i], -1 - i if visited[i] else i
+    axis.heap.size[0] = len(keys)
+    build_heap(axis.heap)
+
+
+@jit
+def probs_by_weight(axis, bounds, indices, batch_size):
+    """Return the probabilities that the weights give these samples now in a batch of K, and the limits of such.
+
+    They are Kr/n, not Kr/Σr, so that they change with the weights alone.
+    """
+    unit = batch_size / len(axis.rates)
+    probs = np.empty(len(indices))
+    for j in range(len(indices)):
+        probs[j] = unit * rate_of(axis, bounds, indices[j])
+    return probs, unit * bounds.low, unit * highest_rate(axis, bounds)
+
+
+@jit
+def multiply_weights(axis, bounds, indices, factors):
+    """Multiply the weights of a batch. They stay where they make a difference: between the bounds of a rate.
+
+    So a sample that was quiet for long can be noticed at its next visit, and no few samples can have all the weight.
+    """
+    weights, n, total = axis.weights, len(axis.rates), axis.sums[WEIGHTS]
+    lowest, highest = bounds.low * total / n, max(bounds.share, bounds.low / n) * total
+    for j in range(len(indices)):
+        i = indices[j]
+        weight = min(max(weights[i] * factors[j], lowest), highest)
+        axis.sums[WEIGHTS] += weight - weights[i]
+        weights[i] = weight
+    mean = axis.sums[WEIGHTS] / n
+    if not _LOW <= mean <= _HIGH:
+        _rescale(axis, 2.0 ** -np.floor(np.log2(mean)))
+
+
+@jit
+def set_weights(axis, bounds, weights):
+    """Take over all n weights, none of them below what the lowest rate needs."""
+    lowest = bounds.low * weights.sum() / len(weights)
+    axis.sums[WEIGHTS] = 0.0
+    for i in range(len(weights)):
+        axis.weights[i] = max(weights[i], lowest)
+        axis.sums[WEIGHTS] += axis.weights[i]
+
+
+@jit
+def _rescale(axis, factor):
+    """Multiply all weights by a power of two, which changes no ratio between them."""
+    for i in range(len(axis.weights)):
+        axis.weights[i] *= factor
+    axis.sums[WEIGHTS] *= factor

@@ -1,0 +1,207 @@
+"""The queue: every sample has an epoch of its own length, and a batch is the next samples that are due."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from adamcb import _checks
+from adamcb.selection import _axis
+from adamcb.selection._axis import RATES, Axis, Bounds
+from adamcb.selection._draw import Draw, empty_draw
+from adamcb.selection._feedback import Feedback, Visit, as_feedback, check_feedback_state
+from adamcb.selection._moment import SecondMoment
+from adamcb.selection._random import new_seed
+from adamcb.selection._selection import Selection
+from adamcb.selection._sizes import BatchSizes
+
+_VECTORS = ("weights", "rates", "begins", "events")
+
+
+class QueueBandit(Selection):
+    """Every sample has an epoch of its own length, 1/rate; a batch is the next k samples that are due.
+
+    All samples live on one axis. Sample i cuts it into units, each 1/rᵢ long, and is due once in each unit, at a
+    uniformly random place. So it is visited rᵢ times per length of the axis, give or take one. With equal rates these
+    are reshuffled epochs. A batch is the next k samples that are due, and its losses are weighted by Σr/(k n rᵢ).
+
+    Scores change the weight vᵢ of a sample. When its next unit begins, its rate becomes n·vᵢ/Σv, at least γ and at most
+    Σr/(2K), so that a sample is expected in at most every second batch of K. Scores may come late, out of order or
+    never. docs/queue.md shows what the probabilities promise.
+
+    With `min_batch_size`, a batch has as many samples as make it as noisy as K uniform ones, and no more. A short
+    ladder of sizes keeps the number of shapes small that a compiled model sees.
+
+    Args:
+        num_samples: n, the size of the dataset.
+        batch_size: K, at most n. If n < 2K there is nothing to choose, and all rates stay equal.
+        min_batch_size: The smallest batch. None: every batch has K samples.
+        size_multiple: Every batch size is a multiple of this number, for instance of the number of ranks. It must
+            divide `batch_size`, and `min_batch_size` is rounded up.
+        exploration: γ in (0, 1]: the lowest rate, where 1 is the mean. At 1 all rates are equal.
+        feedback: How scores change weights: a `Feedback`, or "scale-free" for `ScaleFree()`.
+        generator: Where all random numbers come from. None: a new one, seeded from torch's global generator.
+
+    Attributes:
+        moment: The `SecondMoment` of the draws, from which the sizes follow.
+
+    Example:
+        >>> bandit = QueueBandit(1000, 4, generator=torch.Generator().manual_seed(0))
+        >>> epoch = np.concatenate([bandit.draw().indices for _ in range(250)])
+        >>> len(set(epoch))  # equal weights: every sample once
+        1000
+        >>> draw = bandit.draw()
+        >>> draw.probs, draw.loss_weights
+        (array([0.004, 0.004, 0.004, 0.004]), array([0.25, 0.25, 0.25, 0.25]))
+        >>> bandit.update(draw, scores=[0.1, 2.0, 0.3, 0.1])
+        >>> heaviest, lightest = bandit.weights[draw.indices[[1, 0]]]
+        >>> bool(lightest < 1.0 < heaviest)
+        True
+    """
+
+    def __init__(
+        self,
+        num_samples: int,
+        batch_size: int,
+        *,
+        min_batch_size: int | None = None,
+        size_multiple: int = 1,
+        exploration: float = 0.2,
+        feedback: Feedback | str = "scale-free",
+        generator: torch.Generator | None = None,
+    ) -> None:
+        super().__init__(num_samples, batch_size, min_batch_size=min_batch_size, generator=generator)
+        self.size_multiple = _checks.integer("size_multiple", size_multiple, low=1)
+        if self.batch_size % self.size_multiple:
+            rule = f"be a multiple of size_multiple={size_multiple}"
+            raise ValueError(f"`batch_size` must {rule}, got batch_size={batch_size}.")
+        self.exploration = _checks.real("exploration", exploration, low=0.0, high=1.0, low_open=True)
+        self.feedback = as_feedback(feedback)
+        self._sizes = BatchSizes(self.min_batch_size, self.batch_size, multiple=self.size_multiple)
+        self.min_batch_size = self._sizes.ladder[0]
+        # ρ changes from epoch to epoch, so the estimate looks back on a part of an epoch.
+        window = min(max(self.draws_per_epoch / 5, 10.0), 50.0)
+        self.moment = SecondMoment(memory=1.0 - 1.0 / window)
+        self._feedback_state = self.feedback.start()
+        low = self.exploration if self.num_samples >= 2 * self.batch_size else 1.0
+        self._bounds = Bounds(low, 0.5 / self.batch_size)
+        self._axis = _axis.new_axis(self.num_samples, new_seed(self.generator))
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """All sizes that a batch may have, smallest first."""
+        return self._sizes.ladder
+
+    @property
+    def weights(self) -> np.ndarray:
+        """float64[n], the weight of every sample, up to a common factor. Reading copies; assigning replaces all.
+
+        A sample keeps its rate until its unit ends.
+        """
+        return self._axis.weights.copy()
+
+    @weights.setter
+    def weights(self, weights: Any) -> None:
+        values = _checks.vector("weights", weights, length=self.num_samples)
+        if not values.max() > 0.0:
+            raise ValueError(f"`weights` must hold at least one number above 0, got {len(values)} zeros.")
+        _axis.set_weights(self._axis, self._bounds, values / values.max())
+
+    def draw(self) -> Draw:
+        """Choose the next k distinct samples that are due. O(k log n)."""
+        draw = empty_draw(self._sizes.next(self.moment), self._origin)
+        _axis.draw_due(self._axis, self._bounds, draw.indices, draw.probs, draw.loss_weights)
+        return draw.frozen()
+
+    def check(self, draw: Draw, scores: Any) -> np.ndarray:
+        """Return `scores` as float64[k], or raise what `update` would raise. Changes nothing."""
+        values = super().check(draw, scores)
+        self.feedback.check(values)
+        return values
+
+    def update(self, draw: Draw, scores: Any) -> None:
+        """Change the weights of the samples in `draw` by their scores. O(k).
+
+        A new weight counts from the next unit that begins: at once for a sample that was just visited, and one unit
+        later if the next one has begun already.
+
+        Args:
+            draw: One of this selection's draws, the last or an earlier one.
+            scores: k numbers ≥ 0 in the order of `draw.indices`; by default the norms of the unweighted per-sample
+                gradients.
+
+        Raises:
+            ValueError: If `scores` has the wrong length, or holds NaN, infinite or negative numbers or one that the
+                feedback refuses; or if another selection made the draw. Nothing is changed then.
+        """
+        values = self.check(draw, scores)
+        probs, lowest, highest = _axis.probs_by_weight(self._axis, self._bounds, draw.indices, self.batch_size)
+        # Batches differ in size. What is compared is as if each of them had K samples.
+        draw_probs = draw.probs * (self.batch_size / len(draw))
+        visit = Visit(values, probs, draw_probs, lowest, highest)
+        factors, state = self.feedback.factors(visit, self._feedback_state)
+        _axis.multiply_weights(self._axis, self._bounds, draw.indices, self._check_factors(factors, len(draw)))
+        self._feedback_state = state
+        self.moment.note(values, draw_probs)
+
+    @staticmethod
+    def _check_factors(factors: Any, size: int) -> np.ndarray:
+        values = np.asarray(factors, dtype=np.float64)
+        if values.shape != (size,) or not (values.min() >= 0.0 and values.max() < np.inf):
+            rule = f"return {size} finite numbers at or above 0 as factors"
+            raise ValueError(f"`feedback` must {rule}, got an array of shape {values.shape}.")
+        return values
+
+    def inclusion_probs(self) -> np.ndarray:
+        """Return float64[n], how often every sample is expected in the next batch; it sums to its size k. O(n).
+
+        This is kr/Σr, the expectation over the random places; K/n is the same for a reshuffled epoch.
+        """
+        return np.minimum(self._sizes.peek(self.moment) * self._axis.rates / self._axis.sums[RATES], 1.0)
+
+    def _settings(self) -> dict[str, Any]:
+        own = {"size_multiple": self.size_multiple, "exploration": self.exploration, "feedback": repr(self.feedback)}
+        return {**super()._settings(), **own}
+
+    def _learned(self) -> dict[str, Any]:
+        axis, events, visited = self._axis, np.empty(self.num_samples), np.empty(self.num_samples, dtype=bool)
+        _axis.write_events(axis, events, visited)
+        arrays = zip(_VECTORS, (axis.weights.copy(), axis.rates.copy(), axis.begins.copy(), events), strict=True)
+        return {
+            **{name: torch.from_numpy(array) for name, array in arrays},
+            "visited": torch.from_numpy(visited),
+            "sums": axis.sums.tolist(),
+            "stream": axis.stream.tolist(),
+            "feedback": dict(self._feedback_state),
+            "moment": self.moment.state_dict(),
+            "sizes": self._sizes.state_dict(),
+        }
+
+    def _check_state(self, state: Any) -> None:
+        super()._check_state(state)
+        for name in _VECTORS:
+            _checks.vector(f"state['{name}']", state[name], length=self.num_samples)
+        for name in ("weights", "rates"):
+            if not np.min(np.asarray(state[name])) > 0.0:
+                raise ValueError(f"`state['{name}']` must hold numbers above 0, got one that is 0.")
+        _checks.vector("state['visited']", state["visited"], length=self.num_samples)
+        _checks.vector("state['sums']", state["sums"], length=len(self._axis.sums))
+        if not isinstance(state["stream"], (list, tuple)) or len(state["stream"]) != 2:
+            raise ValueError(f"`state['stream']` must be two integers, got state['stream']={state['stream']!r}.")
+        for position, number in enumerate(state["stream"]):
+            _checks.integer(f"state['stream'][{position}]", number, low=0, high=2**64 - 1)
+        check_feedback_state(self.feedback, state["feedback"])
+        self.moment.check_state(state["moment"], "state['moment']")
+        self._sizes.check_state(state["sizes"], "state['sizes']")
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        weights, rates, begins, events = (np.asarray(state[name]).astype(np.float64) for name in _VECTORS)
+        sums, stream = np.array(state["sums"], dtype=np.float64), np.array(state["stream"], dtype=np.uint64)
+        heap = _axis.new_heap(self.num_samples)
+        self._axis = Axis(heap, begins, rates, weights, sums, stream)
+        _axis.read_events(self._axis, events, np.asarray(state["visited"]).astype(bool))
+        self._feedback_state = dict(state["feedback"])
+        self.moment.load_state_dict(state["moment"])
+        self._sizes.load_state_dict(state["sizes"])

@@ -1,0 +1,163 @@
+"""Batch sizes by noise: the ladder, the ratio with its uncertainty, and the noise that comes out."""
+
+import numpy as np
+import pytest
+import torch
+from pytest import approx
+
+from adamcb.selection import QueueBandit, SecondMoment
+from adamcb.selection._sizes import BatchSizes, size_ladder
+
+
+@pytest.mark.parametrize(
+    ("smallest", "largest", "multiple"),
+    [
+        (16, 128, 1),
+        (16, 128, 4),
+        (1, 128, 1),
+        (20, 100, 1),
+        (3, 7, 1),
+        (5, 30, 3),
+        (32, 4096, 16),
+        (8, 8, 8),
+        (1, 1, 1),
+    ],
+)
+def test_a_ladder_is_short_and_goes_from_end_to_end_in_multiples(smallest, largest, multiple):
+    ladder = size_ladder(smallest, largest, multiple=multiple)
+    assert len(ladder) <= 13
+    assert list(ladder) == sorted(set(ladder))
+    assert ladder[-1] == largest
+    assert smallest <= ladder[0] < smallest + multiple
+    assert all(size % multiple == 0 for size in ladder)
+    if largest >= 32:
+        assert all(size % 8 == 0 for size in ladder[1:-1])
+
+
+def test_steps_of_a_ladder_are_small_where_multiples_of_eight_allow_it():
+    ladder = np.array(size_ladder(32, 1024))
+    assert (ladder[1:] / ladder[:-1]).max() <= 1.6
+
+
+def draws_from(rates: np.ndarray, scores: np.ndarray, size: int, batches: int, rng) -> tuple[np.ndarray, np.ndarray]:
+    """Return indices [batches, size] drawn by the rates with replacement, and their probabilities."""
+    chance = rates / rates.sum()
+    indices = rng.choice(len(rates), size=(batches, size), p=chance)
+    return indices, size * chance[indices]
+
+
+@pytest.fixture
+def problem() -> tuple[np.ndarray, np.ndarray, float]:
+    """Scores, rates that follow them roughly, and the true ratio of second moments."""
+    rng = np.random.default_rng(0)
+    scores = rng.gamma(0.5, size=400)
+    rates = np.clip(scores * rng.uniform(0.5, 1.5, size=400), 0.2, None)
+    return scores, rates, float(np.mean(scores**2 / rates) * np.mean(rates) / np.mean(scores**2))
+
+
+@pytest.mark.statistical
+def test_the_ratio_is_the_true_one_and_its_error_is_honest(problem):
+    scores, rates, truth = problem
+    rng, deviations, errors = np.random.default_rng(1), [], []
+    for _ in range(300):
+        moment = SecondMoment()
+        for indices, probs in zip(*draws_from(rates, scores, 32, 200, rng), strict=True):
+            moment.note(scores[indices], probs)
+        deviations.append(moment.ratio - truth)
+        errors.append(moment.error)
+    spread = np.std(deviations)
+    assert abs(np.mean(deviations)) <= 5 * spread / np.sqrt(300) + 0.002  # the bias of a ratio is of second order
+    assert np.sqrt(np.mean(np.square(errors))) == approx(spread, rel=5 / np.sqrt(2 * 300))
+
+
+def test_equal_probabilities_are_a_ratio_of_one_without_doubt():
+    moment, rng = SecondMoment(), np.random.default_rng(0)
+    assert np.isnan(moment.error)
+    for size in (8, 8, 5, 8):
+        moment.note(rng.gamma(0.2, size=size), np.full(size, 1 / 4))
+    assert moment.ratio == approx(1.0)
+    assert moment.error == approx(0.0, abs=1e-7)
+
+
+def known_ratio(ratio: float) -> SecondMoment:
+    """Return an estimate that is sure."""
+    moment = SecondMoment()
+    known = {"chosen": ratio, "mass": 1.0, "uniform": 1.0, "count": 1.0, "spread": 0.0, "trust": 1.0}
+    moment.load_state_dict({**known, "trust_squared": 0.01})
+    return moment
+
+
+def sizes_at(needed: float, smallest: int, largest: int, count: int = 2000) -> np.ndarray:
+    sizes, moment = BatchSizes(smallest, largest), known_ratio(needed / largest)
+    result = []
+    for _ in range(count):
+        expected = sizes.peek(moment)
+        result.append(sizes.next(moment))
+        assert result[-1] == expected
+    return np.array(result)
+
+
+@pytest.mark.parametrize("needed", [5.0, 16.0, 17.0, 50.0, 64.0, 71.9, 100.0, 127.0, 128.0])
+def test_noise_is_that_of_the_size_needed_on_average_from_two_sizes(needed):
+    sizes = sizes_at(needed, 16, 128)
+    assert len(set(sizes)) <= 2
+    noise = np.cumsum(max(needed, 16.0) / sizes - 1.0)
+    assert noise.max() <= 1e-9  # never above what was promised, counted from the start
+    assert noise[-1] >= -1.0  # and what was saved is spent
+
+
+def test_nothing_known_yet_or_no_gain_is_the_largest_size():
+    for moment in (SecondMoment(), known_ratio(1.0), known_ratio(3.0)):
+        sizes = BatchSizes(8, 64)
+        assert {sizes.next(moment) for _ in range(50)} == {64}
+
+
+def test_an_uncertain_ratio_asks_for_a_larger_batch():
+    sure, unsure = known_ratio(0.5), known_ratio(0.5)
+    unsure.load_state_dict({**sure.state_dict(), "spread": 4.0})
+    assert unsure.error == approx(0.5 * 2.0 * 0.1)
+    assert BatchSizes(8, 64, margin=2.0).needed(sure) == approx(32.0)
+    assert BatchSizes(8, 64, margin=2.0).needed(unsure) == approx(64 * 0.7)
+
+
+def test_sizes_continue_from_a_saved_state():
+    one, other, moment = BatchSizes(8, 64), BatchSizes(8, 64), known_ratio(0.61)
+    for _ in range(33):
+        one.next(moment)
+    other.load_state_dict(one.state_dict())
+    assert [one.next(moment) for _ in range(50)] == [other.next(moment) for _ in range(50)]
+    with pytest.raises(ValueError, match=r"`state\['saved'\]` must be"):
+        one.load_state_dict({"saved": -1.0})
+
+
+# --- the promise: the variance of the batch gradient is that of K uniform samples
+
+
+def gradients(n: int, seed: int) -> np.ndarray:
+    """Vectors of very different lengths with a mean that is small beside them, as in training."""
+    rng = np.random.default_rng(seed)
+    return rng.normal(size=(n, 5)) * rng.gamma(0.4, size=(n, 1)) + 0.02
+
+
+@pytest.mark.statistical
+@pytest.mark.parametrize("drift", [1.0, 0.998])
+def test_batches_are_as_noisy_as_k_uniform_samples(drift):
+    """Over whole trainings, on gradients that all are known; with drift, they shrink as training goes on."""
+    n, k, ratios = 2000, 50, []
+    for seed in range(8):
+        g = gradients(n, seed)
+        uniform = np.sum(np.var(g, axis=0)) / k * (n - k) / (n - 1)
+        norms, mean = np.linalg.norm(g, axis=1), g.mean(axis=0)
+        bandit = QueueBandit(n, k, min_batch_size=4, generator=torch.Generator().manual_seed(seed))
+        squares, used = [], 0
+        for number in range(30 * n // k):
+            draw = bandit.draw()
+            squares.append(np.sum((draw.loss_weights @ g[draw.indices] - mean) ** 2) / uniform)
+            used += len(draw)
+            bandit.update(draw, norms[draw.indices] * drift**number)
+        ratios.append(np.mean(squares[10 * n // k :]))
+        assert used < 0.75 * 30 * n
+    error = np.std(ratios) / np.sqrt(len(ratios))
+    assert np.mean(ratios) <= 1.05 + 5 * error
+    assert np.mean(ratios) >= 0.95 - 5 * error
+    assert error < 0.02
