@@ -56,6 +56,10 @@ def indexed(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | No
     except (RuntimeError, TypeError, ValueError, IndexError):
         return None
     owners = owners if isinstance(owners, Tensor) else args[0]  # `__setitem__` returns nothing
+    before = call.batch(call.args[0])
+    if call.name in _WRITES and before is not None and owners.shape == call.args[0].shape:
+        # Constants that are written over a sample's entries belong to the sample.
+        owners = torch.where(owners < 0, spread_owners(call.args[0], before), owners)
     return find_owners(owners, batch.size, prefer=batch.dim) if owners.shape == out.shape else None
 
 

@@ -221,7 +221,7 @@ class Tracer(TorchFunctionMode):
         for number, result in enumerate(tensors_in(out)):
             mark, why = self._places.find(call, number, result)
             self.mark(result, mark)
-            if why is not None and result.requires_grad:
+            if why is not None and result.requires_grad and not call.leaves():
                 self._refuse(result, why)
             if is_in_place(call.name) and (base := _compat.base_of(result)) is not None:
                 self._carry_over(call.marks.get(id(result)), result, base, mark)
