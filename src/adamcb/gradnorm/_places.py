@@ -77,7 +77,7 @@ class Places:
                 why = f"the inputs have {self.size} and {tensor.shape[0]} rows"
                 yield tensor, Mixed(self.size, f"the size of the batch cannot be told: {why}")
 
-    def find(self, call: Call, number: int, out: Tensor) -> tuple[Mark, str | None]:
+    def find(self, call: Call, number: int, out: Tensor) -> tuple[Mark | None, str | None]:
         """Return what is known of result number `number`, and why a gradient must not reach it, if so."""
         marked = [(t, call.marks[id(t)]) for t in tensors_in((call.args, call.kwargs)) if id(t) in call.marks]
         sources = [(t, mark) for t, mark in marked if type(mark) is not type(None) and not _made(mark)]
@@ -86,6 +86,10 @@ class Places:
         if live and out.requires_grad:  # what wants no gradient mixes nothing, unless it has the samples elsewhere
             quiet = [(t, mark) for t, mark in sources if not t.requires_grad and isinstance(mark, Batch)]
             sources = live
+        if not out.requires_grad:
+            # A constant for gradients. If its samples are lost, its rows get gradients as rows of a constant do.
+            batches = [(t, mark) for t, mark in sources if isinstance(mark, Batch)]
+            return self._agreed(call, batches, [], number, out) if batches else None, None
         mixed = [mark for _, mark in sources if isinstance(mark, Mixed)]
         batches = [(t, mark) for t, mark in sources if isinstance(mark, Batch)]
         if mixed:
@@ -106,6 +110,8 @@ class Places:
 
     def _agreed(self, call: Call, batches: _Sources, quiet: _Sources, number: int, out: Tensor) -> Batch | None:
         layout = operation_of(call.name).layout
+        if layout is None and not out.requires_grad:
+            return None
         if layout is None:
             return self._probe.place(call, batches, number, out)
         places = [layout(call, tensor, batch, out) for tensor, batch in batches]
