@@ -205,7 +205,9 @@ def adambs() -> str:
         with path.open(newline="", encoding="utf-8") as file:
             rows = {row["method"]: row for row in csv.DictReader(file)}
         if "adambs-original" in rows:
-            losses = [(rows[m]["final_train_loss"], rows[m]["final_train_loss_std"]) for m in ("adam", "adambs-original")]
+            losses = [
+                (rows[m]["final_train_loss"], rows[m]["final_train_loss_std"]) for m in ("adam", "adambs-original")
+            ]
             cells = [f"{float(mean):.3g} ± {float(std):.1g}" for mean, std in losses]
             table.append([path.stem, *cells, f"{float(rows['adambs-original']['best_train_loss']):.3g}"])
     return markdown(table[0], table[1:])
