@@ -95,8 +95,8 @@ def test_an_epoch_of_uniform_selection_sees_every_sample_once(generator):
     assert not (epochs[0] == epochs[1]).all()
 
 
-@pytest.mark.parametrize("name", ["proof", "listing", "scale-free"])
-def test_the_order_is_redrawn_every_epoch(name):
+@pytest.mark.parametrize("name", ["proof", "listing", "scale-free", "weighted"])
+def test_the_order_is_reshuffled_every_epoch(name):
     bandit = make(name, n=30, k=7)
     seeds = []
     for _ in range(12):
