@@ -1,86 +1,96 @@
-"""Variants of the default, as methods of the lab: what its choice was measured against.
+"""Variants of the gated bandit, as methods of the lab: what its settings were measured against.
 
-All but those of the last group were measured when the gate still opened for whole epochs: they are `at_once` with one
-thing changed.
+Each is one line that composes public values: a feedback rule, a gate, a bandit. Most were measured when the gate still
+opened for whole epochs, so they are `at_once` with one thing changed. All of them are scored by exact norms.
 
 adamcb bench time-to-loss --task digits-mlp --method adamcb --method benchmarks/variants.py:with_adam
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from adamcb.lab.methods import METHODS, Method
-from adamcb.selection import CombinatorialBandit, Draw
-from adamcb.selection._feedback import ScaleFreeFeedback
-from adamcb.selection._gate import batch_sums
-
-DEFAULT = METHODS["adamcb"]
+from adamcb.selection import CombinatorialBandit, Draw, Feedback, Gate, ScaleFree, SecondMoment, Visit
 
 
-class Clipped(ScaleFreeFeedback):
-    """Scale-free feedback with another bound on one change of log w than 1."""
-
-    bound = 1.0
-
-    def factors(self, probs: np.ndarray, norms: np.ndarray, drawn_with: np.ndarray) -> np.ndarray:
-        """Return what the weights are multiplied by, for every sample of the draw."""
-        factors = super().factors(probs, norms, drawn_with)
-        if self.mean == 0.0:
-            return factors
-        changes = self.rate * self.change((norms / probs) ** 2 * self.trust / self.mean)
-        return np.exp(np.clip(changes, -self.bound, np.where(probs < 1.0, self.bound, 0.0)))
-
-    def change(self, scores: np.ndarray) -> np.ndarray:
-        """Return which way log w goes, and how far, for scores s/G."""
-        return scores - 1.0
-
-
-class Logarithmic(Clipped):
+@dataclass(frozen=True, repr=False)
+class Logarithmic(ScaleFree):
     """Δ log w = η·log(s/G): weights are geometric moving averages of the norms, and fall as fast as they rise."""
 
-    bound = 3.0
+    bound: float = 3.0
 
-    def change(self, scores: np.ndarray) -> np.ndarray:
-        """Return the logarithms."""
-        return np.log(np.maximum(scores, 1e-30))
+    def factors(self, visit: Visit, state: dict[str, float]) -> tuple[np.ndarray, dict[str, float]]:
+        """Return what each weight is multiplied by, and G after this batch."""
+        _, state = super().factors(visit, state)
+        if state["mean"] == 0.0:
+            return np.ones(len(visit.scores)), state
+        shares = (visit.scores / visit.probs) ** 2 * state["trust"] / state["mean"]
+        return _bounded(self.rate * np.log(np.maximum(shares, 1e-30)), self.bound, visit), state
 
 
-class Linear(ScaleFreeFeedback):
+@dataclass(frozen=True, repr=False)
+class Linear(Feedback):
     """Scale-free feedback of s = ‖g‖/p instead of its square, centred on the samples that weights decide about.
 
-    In the mean of s a sample counts with p − p_min, and a capped one not at all. In a plain mean the many at p_min
-    would keep s/G above 1 for all others, whose weights would rise for ever, fastest for those drawn most.
+    In the mean of s a sample counts with p − p_min, and a capped one not at all. In a plain mean the many samples at
+    p_min would keep s/G above 1 for all others, whose weights would rise for ever, fastest for those drawn most.
     """
 
-    min_prob = 0.0
+    rate: float = 1.0
 
-    def factors(self, probs: np.ndarray, norms: np.ndarray, drawn_with: np.ndarray) -> np.ndarray:
-        """Return what the weights are multiplied by, for every sample of the draw."""
-        self.gate.note(batch_sums(probs, norms, drawn_with))
-        scores = norms / probs
-        shares = np.where(probs < 1.0, (probs - self.min_prob) / drawn_with, 0.0)
-        self.mean = self.memory * self.mean + (1.0 - self.memory) * float(shares @ scores)
-        self.trust = self.memory * self.trust + (1.0 - self.memory) * float(shares.sum())
-        if self.mean == 0.0:
-            return np.ones(len(probs))
-        changes = self.rate * (scores * self.trust / self.mean - 1.0)
-        return np.exp(np.clip(changes, -1.0, np.where(probs < 1.0, 1.0, 0.0)))
+    def start(self) -> dict[str, float]:
+        """Return an average of nothing."""
+        return {"mean": 0.0, "trust": 0.0}
 
-
-class AtOnce(CombinatorialBandit):
-    """All batches are drawn by the weights as soon as it pays, instead of the share of an epoch that they save."""
-
-    @property
-    def _draws_by_weight(self) -> bool:
-        return self.batch_size < self.num_samples and self._feedback.pays(1.0)
+    def factors(self, visit: Visit, state: dict[str, float]) -> tuple[np.ndarray, dict[str, float]]:
+        """Return what each weight is multiplied by, and the averages that include this batch."""
+        scores = visit.scores / visit.probs
+        shares = np.where(visit.probs < visit.max_prob, (visit.probs - visit.min_prob) / visit.draw_probs, 0.0)
+        mean = 0.9 * state["mean"] + (1.0 - 0.9) * float(shares @ scores)
+        trust = 0.9 * state["trust"] + (1.0 - 0.9) * float(shares.sum())
+        changes = self.rate * (scores * trust / mean - 1.0) if mean > 0.0 else np.zeros(len(scores))
+        return _bounded(changes, 1.0, visit), {"mean": mean, "trust": trust}
 
 
-class FollowingExploration(AtOnce):
+def _bounded(changes: np.ndarray, bound: float, visit: Visit) -> np.ndarray:
+    """Return the factors of changes of log w within ±`bound`; a capped sample's weight does not rise."""
+    return np.exp(np.clip(changes, -bound, np.where(visit.probs < visit.max_prob, bound, 0.0)))
+
+
+class AtOnce(Gate):
+    """All batches are drawn by weight as soon as it pays, instead of the share of an epoch that they save."""
+
+    def is_open(self, moment: SecondMoment, progress: float) -> bool:
+        """Whether drawing by weight pays."""
+        return super().is_open(moment, 1.0)
+
+
+@dataclass(frozen=True)
+class FixedShare(AtOnce):
+    """The first `share` of every epoch is reshuffled, the rest is drawn by weight, once that pays."""
+
+    share: float = 0.5
+
+    def is_open(self, moment: SecondMoment, progress: float) -> bool:
+        """Whether the reshuffled share is done, and drawing by weight pays."""
+        return progress > self.share and super().is_open(moment, progress)
+
+
+class SquaredShare(AtOnce):
+    """The reshuffled share of an epoch is the square of the ratio of second moments, less than the default's."""
+
+    def is_open(self, moment: SecondMoment, progress: float) -> bool:
+        """Whether the reshuffled share is done, and drawing by weight pays."""
+        return progress > moment.ratio**2 and super().is_open(moment, progress)
+
+
+class FollowingExploration(CombinatorialBandit):
     """Exploration that goes with what there is to gain: γ is the ratio of second moments, between 0.1 and 0.4.
 
     Not up to 1: with equal probabilities the ratio is 1, and stays.
@@ -88,17 +98,13 @@ class FollowingExploration(AtOnce):
 
     def draw(self) -> Draw:
         """Choose K distinct samples."""
-        assert isinstance(self._feedback, ScaleFreeFeedback)
-        chosen, mass, uniform, count = self._feedback.gate._averages
-        ratio = chosen * mass / (uniform * count) if uniform * count > 0.0 else 1.0
+        ratio = 1.0 if np.isnan(self.moment.ratio) else self.moment.ratio
         self.min_prob = self.batch_size * min(max(ratio, 0.1), 0.4) / self.num_samples
         return super().draw()
 
 
-class CountingBandit(AtOnce):
+class CountingBandit(CombinatorialBandit):
     """A bandit that knows how many batches it has drawn."""
-
-    _learned_keys = (*AtOnce._learned_keys, "draws")
 
     draws = 0
 
@@ -120,9 +126,18 @@ class Covering(CountingBandit):
     """Every second epoch is a reshuffled one, so that no sample goes unseen for longer than two."""
 
     @property
-    def _draws_by_weight(self) -> bool:
-        is_second = self.draws // (self.num_samples // self.batch_size) % 2 == 1
-        return is_second and super()._draws_by_weight
+    def draws_by_weight(self) -> bool:
+        """Whether the next batch is drawn by weight."""
+        return self.draws // self.draws_per_epoch % 2 == 1 and super().draws_by_weight
+
+
+class Alternating(CountingBandit):
+    """Reshuffled batches and batches drawn by weight take turns, once that pays."""
+
+    @property
+    def draws_by_weight(self) -> bool:
+        """Whether the next batch is drawn by weight."""
+        return self.draws % self.draws_per_epoch % 2 == 1 and super().draws_by_weight
 
 
 class Fading(CountingBandit):
@@ -140,119 +155,62 @@ class Fading(CountingBandit):
         return super().draw()
 
 
-class FixedShare(AtOnce):
-    """The first half of every epoch is reshuffled, the second drawn by the weights, once that pays."""
-
-    share = 0.5
-
-    @property
-    def _draws_by_weight(self) -> bool:
-        draws = self.num_samples // self.batch_size
-        return self._drawn % draws >= int(self.share * draws) and super()._draws_by_weight
-
-
-class ThirdShare(FixedShare):
-    """The first third of every epoch is reshuffled."""
-
-    share = 1 / 3
-
-
-class SquaredShare(FixedShare):
-    """The reshuffled share of an epoch is the square of the ratio of second moments, less than the default's."""
-
-    @property
-    def _draws_by_weight(self) -> bool:
-        assert isinstance(self._feedback, ScaleFreeFeedback)
-        chosen, mass, uniform, count = self._feedback.gate._averages
-        self.share = (chosen * mass / (uniform * count)) ** 2 if uniform * count > 0.0 else 1.0
-        return super()._draws_by_weight
-
-
-class Alternating(AtOnce):
-    """Reshuffled batches and batches drawn by the weights take turns, once that pays."""
-
-    @property
-    def _draws_by_weight(self) -> bool:
-        return self._drawn % 2 == 1 and super()._draws_by_weight
-
-
 class Unlearned(CombinatorialBandit):
-    """The default, but that nothing is learned from reshuffled batches once drawing by the weights pays."""
+    """The gated bandit, but that nothing is learned from reshuffled batches once drawing by weight pays."""
 
-    def update(self, draw: Draw, norms: Any) -> None:
-        """Learn from the norms of a batch that was drawn by the weights."""
-        if np.ptp(draw.probs) > 0.0 or not self._feedback.pays(1.0):
-            super().update(draw, norms)
-
-
-def _bandit(*args: Any, kind: type = AtOnce, memory: float = 0.9, bound: float = 1.0, **options: Any):
-    """Return a scale-free bandit with the moving average, or the bound, of its feedback changed."""
-    bandit = kind(*args, feedback="scale-free", **options)
-    feedback = bandit._feedback
-    if bound != 1.0:
-        feedback = bandit._feedback = Clipped(feedback.rate, None, feedback.gate)
-        feedback.bound = bound
-    feedback.memory = memory
-    return bandit
-
-
-def _linear_bandit(*args: Any, **options: Any) -> CombinatorialBandit:
-    bandit = AtOnce(*args, feedback="scale-free", **options)
-    assert isinstance(bandit._feedback, ScaleFreeFeedback)
-    bandit._feedback = Linear(1.0, None, bandit._feedback.gate)
-    bandit._feedback.min_prob = bandit.min_prob
-    return bandit
+    def update(self, draw: Draw, scores: Any) -> None:
+        """Learn from the scores of a batch that was drawn by weight."""
+        if np.ptp(draw.probs) > 0.0 or not Gate().is_open(self.moment, 1.0):
+            super().update(draw, scores)
 
 
 def _hasty_bandit(*args: Any, **options: Any) -> CombinatorialBandit:
     """Return a bandit made for short trainings: all that was found to save steps on the two small tasks."""
-    bandit = SquaredShare(*args, feedback="scale-free", **options)
-    assert isinstance(bandit._feedback, ScaleFreeFeedback)
-    bandit._feedback = Logarithmic(0.3, None, bandit._feedback.gate)
-    bandit._feedback.gate.memory = 0.9
+    bandit = CombinatorialBandit(*args, feedback=Logarithmic(), gate=SquaredShare(), **options)
+    bandit.moment = SecondMoment(memory=0.9)
     return bandit
 
 
-def _variant(name: str, label: str, **changes: Any) -> Method:
-    return replace(DEFAULT, name=f"sf-{name}", label=label, **{"selection": _bandit, **changes})
+def _bandit(kind: type[CombinatorialBandit] = CombinatorialBandit, **settings: Any) -> Callable[..., Any]:
+    return partial(kind, **{"gate": AtOnce(), **settings})
 
 
-def _selection(name: str, label: str, *, needs: tuple[str, ...] = (), **settings: Any) -> Method:
-    return _variant(name, label, selection=partial(_bandit, **settings), needs=needs)
+def _variant(name: str, label: str, selection: Callable[..., Any] | None = None, **changes: Any) -> Method:
+    settings = {"optimizer": METHODS["adamx"].optimizer, "scores": "exact", "exploration": 0.4, **changes}
+    return Method(f"sf-{name}", label, selection or _bandit(), **settings)
 
 
+gated = _variant("gated", "the share chosen that pays", _bandit(gate=Gate()))
 at_once = _variant("at-once", "all batches chosen once it pays")
-# Who steps, and which norms.
+# Who steps, and by which scores.
 with_adam = _variant("adam", "stepping with Adam", optimizer=METHODS["adam"].optimizer)
-with_adamx = _variant("adamx", "stepping with AdamX, uncorrected", optimizer=METHODS["adamx"].optimizer)
-reshuffled = replace(METHODS["adam"], name="corrected-adamx", label="AdamX, corrected", optimizer=DEFAULT.optimizer)
+with_adamx = _variant("adamx", "stepping with AdamX, uncorrected", optimizer=METHODS["adamx-paper"].optimizer)
+reshuffled = replace(METHODS["adamx"], name="corrected-adamx", label="AdamX, corrected")
 last_layer = _variant("last-layer", "norms of the last layer", scores="last-layer")
 # How the weights move.
-rate_01 = _selection("rate-01", "rate 0.1", rate=0.1)
-rate_10 = _selection("rate-10", "rate 1", rate=1.0)
-linear = _variant("linear", "linear, rate 1", selection=_linear_bandit)
-bound_03 = _selection("bound-03", "changes bounded by 0.3", bound=0.3)
-bound_3 = _selection("bound-3", "changes bounded by 3", bound=3.0)
-memory_05 = _selection("memory-05", "G over about 2 batches", memory=0.5)
-memory_099 = _selection("memory-099", "G over about 100 batches", memory=0.99)
-# How much is explored, and when the weights are drawn by.
+rate_01 = _variant("rate-01", "rate 0.1", _bandit(feedback=ScaleFree(rate=0.1)))
+rate_10 = _variant("rate-10", "rate 1", _bandit(feedback=ScaleFree(rate=1.0)))
+linear = _variant("linear", "linear, rate 1", _bandit(feedback=Linear()))
+bound_03 = _variant("bound-03", "changes bounded by 0.3", _bandit(feedback=ScaleFree(bound=0.3)))
+bound_3 = _variant("bound-3", "changes bounded by 3", _bandit(feedback=ScaleFree(bound=3.0)))
+memory_05 = _variant("memory-05", "G over about 2 batches", _bandit(feedback=ScaleFree(memory=0.5)))
+memory_099 = _variant("memory-099", "G over about 100 batches", _bandit(feedback=ScaleFree(memory=0.99)))
+# How much is explored, and when batches are drawn by weight.
 explore_01 = _variant("explore-01", "exploration 0.1", exploration=0.1)
 explore_02 = _variant("explore-02", "exploration 0.2", exploration=0.2)
 explore_07 = _variant("explore-07", "exploration 0.7", exploration=0.7)
-following = _selection("following", "exploration that follows the gain", kind=FollowingExploration)
-no_gate = _selection("no-gate", "no gate", min_gain=0.0)
-middle_gate = _selection("middle-gate", "gate at 0.2", min_gain=0.2)
-late_gate = _selection("late-gate", "gate at 0.3", min_gain=0.3)
+following = _variant("following", "exploration that follows the gain", _bandit(FollowingExploration))
+no_gate = _variant("no-gate", "no gate", _bandit(gate=None))
+middle_gate = _variant("middle-gate", "gate at 0.2", _bandit(gate=AtOnce(0.2)))
+late_gate = _variant("late-gate", "gate at 0.3", _bandit(gate=AtOnce(0.3)))
 # How training ends.
-fading = _selection("fading", "fading to uniform draws", needs=("total_steps",), kind=Fading)
+fading = _variant("fading", "fading to uniform draws", _bandit(Fading), needs=("total_steps",))
 # How the data are covered, and which share of an epoch is chosen.
-covering = _selection("covering", "every second epoch reshuffled", kind=Covering)
-half = _selection("half", "the first half of every epoch reshuffled", kind=FixedShare)
-third = _selection("third", "the first third of every epoch reshuffled", kind=ThirdShare)
-squared = _selection("squared", "chosen share 1 − ratio²", kind=SquaredShare)
-alternating = _selection("alternating", "every second batch reshuffled", kind=Alternating)
-unlearned = _selection("unlearned", "reshuffled batches not learned from", kind=Unlearned)
+covering = _variant("covering", "every second epoch reshuffled", _bandit(Covering))
+half = _variant("half", "the first half of every epoch reshuffled", _bandit(gate=FixedShare()))
+third = _variant("third", "the first third of every epoch reshuffled", _bandit(gate=FixedShare(share=1 / 3)))
+squared = _variant("squared", "chosen share 1 − ratio²", _bandit(gate=SquaredShare()))
+alternating = _variant("alternating", "every second batch reshuffled", _bandit(Alternating))
+unlearned = _variant("unlearned", "reshuffled batches not learned from", _bandit(Unlearned, gate=Gate()))
 # All that saves steps where training is short: logarithmic feedback, and a gate that opens sooner and further.
-hasty = _variant(
-    "hasty", "logarithmic, chosen share 1 − ratio², exploration 0.2", selection=_hasty_bandit, exploration=0.2
-)
+hasty = _variant("hasty", "logarithmic, chosen share 1 − ratio², exploration 0.2", _hasty_bandit, exploration=0.2)

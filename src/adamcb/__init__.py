@@ -3,9 +3,18 @@
 from importlib.metadata import version
 
 from adamcb.data import BanditLoader, SelectedBatch
-from adamcb.gradnorm import PerSampleNorms
+from adamcb.gradnorm import PerSampleNorms, register_rule
 from adamcb.optim import AdamX, inverse_sqrt
-from adamcb.selection import CombinatorialBandit, Draw, ReplacementBandit, Selection, UniformSelection, depround
+from adamcb.selection import (
+    CombinatorialBandit,
+    Draw,
+    QueueBandit,
+    ReplacementBandit,
+    Selection,
+    UniformSelection,
+    WeightedSelection,
+    depround,
+)
 from adamcb.training import AdamCB, AdaptiveLoader
 
 __version__ = version("adamcb")
@@ -18,10 +27,13 @@ __all__ = [
     "CombinatorialBandit",
     "Draw",
     "PerSampleNorms",
+    "QueueBandit",
     "ReplacementBandit",
     "SelectedBatch",
     "Selection",
     "UniformSelection",
+    "WeightedSelection",
     "depround",
     "inverse_sqrt",
+    "register_rule",
 ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import pickle
+import weakref
 from typing import Any
 
 import pytest
@@ -112,23 +113,26 @@ def test_engine_goes_when_nobody_uses_it_any_more(mode):
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_engine_in_a_reference_cycle_makes_way_for_the_next(mode):
-    model = network()
+@pytest.mark.parametrize("build", [network, watched])
+def test_dropped_engine_frees_its_model_at_once(build, mode):
     gc.disable()
     try:
-        trainer: list = [PerSampleNorms(model, mode=mode)]
-        trainer.append(trainer)
-        del trainer
-        with PerSampleNorms(model) as norms:
-            backward(model)
-            torch.testing.assert_close(norms.take(), norms_one_by_one(model, INPUTS), rtol=1e-10, atol=0.0)
+        model = build()
+        norms = PerSampleNorms(model, mode=mode, check="always")
+        gone = [weakref.ref(thing) for thing in (model, model[0].weight, norms)]
+        backward(model)
+        norms.take()
+        backward(model)
+        model(INPUTS)  # never goes backward
+        del model, norms
+        assert [thing() for thing in gone] == [None, None, None]
     finally:
         gc.enable()
 
 
 def test_refusal_says_what_to_close():
     model = network()
-    with PerSampleNorms(model), pytest.raises(RuntimeError, match=r"call `close\(\)` of it, or of the AdamCB that"):
+    with PerSampleNorms(model), pytest.raises(RuntimeError, match=r"call `close\(\)` of it, or of the loader that"):
         PerSampleNorms(model)
 
 

@@ -9,10 +9,12 @@ import pytest
 import torch
 from torch import nn
 
-from adamcb.gradnorm import PerSampleNorms, _mode
-from adamcb.gradnorm._conv import Patches, Window, prefers_forming
-from adamcb.gradnorm._factors import Dense, Lookup, Outer, joint_square_norms
-from adamcb.gradnorm._layout import Batch, follow, rows, split
+from adamcb.gradnorm import PerSampleNorms
+from adamcb.gradnorm._batch import Batch, Mixed, Owners, rows, split
+from adamcb.gradnorm._convolution import Patches, Window, prefers_forming
+from adamcb.gradnorm._parts import Dense, Lookup, Outer, joint_square_norms
+from adamcb.gradnorm._record import TracedPass
+from adamcb.gradnorm._trace import Tracer
 from tests.gradnorm.checking import check, randomize
 from tests.reference.gradnorm import norms_by_vmap, norms_one_by_one, wave
 
@@ -129,7 +131,7 @@ def test_layout_follows_an_operation(name, samples):
     if samples == 1 and name in ("view", "expand"):
         pytest.skip("written for five samples")
     owner = torch.arange(samples, dtype=torch.float64).view(samples, 1, 1).expand(samples, 4, 3).contiguous()
-    tracer = _mode.Tracer(None)  # type: ignore[arg-type]
+    tracer = Tracer(TracedPass(0, print))
     tracer.mark_inputs(owner)
     with tracer:
         result = VIEWS[name](owner)
@@ -139,18 +141,55 @@ def test_layout_follows_an_operation(name, samples):
         assert torch.equal(part, torch.full_like(part, sample * scale))
 
 
-@pytest.mark.parametrize("move", [lambda x: x.flip(0), lambda x: x.roll(1, 0), lambda x: x[torch.tensor([1, 0, 2])]])
-def test_layout_is_lost_where_samples_change_places(move):
-    tracer, inputs = _mode.Tracer(None), torch.zeros(3, 2)  # type: ignore[arg-type]
+MOVES = {
+    "flip": lambda x: x.flip(0),
+    "roll": lambda x: x.roll(1, 0),
+    "index": lambda x: x[torch.tensor([1, 0, 4, 2, 3])],
+    "index_select": lambda x: x.index_select(0, torch.tensor([4, 4, 0, 1])),
+    "gather": lambda x: x.gather(0, torch.tensor([3, 1, 0, 2, 4]).view(5, 1, 1).expand(5, 4, 3)),
+    "mask": lambda x: x[x[:, 0, 0] > 1],
+    "mask of two dimensions": lambda x: x[(x[:, :, 0] + torch.arange(4)) % 3 > 0],
+    "cat of pieces": lambda x: torch.cat([x[3:], x[:2]]),
+    "a position of each": lambda x: x[torch.arange(5), torch.tensor([0, 3, 1, 1, 2])],
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_samples_that_change_places_are_followed(name):
+    owner = torch.arange(5, dtype=torch.float64).view(5, 1, 1).expand(5, 4, 3).contiguous()
+    tracer = Tracer(TracedPass(0, print))
+    tracer.mark_inputs(owner)
+    with tracer:
+        result = MOVES[name](owner)
+    batch = tracer.mark_of(result)
+    assert isinstance(batch, Batch)
+    assert torch.equal(batch.owner(len(result)), result.flatten(1)[:, 0].long())
+
+
+MIXES = {
+    "softmax": lambda x: x.softmax(0),
+    "cumsum": lambda x: x.cumsum(0),
+    "attention over the batch": lambda x: x @ x.t(),
+    "mixup": lambda x: x + x[torch.tensor([1, 0, 2])],
+    "centered": lambda x: x - x.mean(0),
+    "norm": lambda x: x / x.norm(),
+    "unknown": torch.cov,
+}
+
+
+@pytest.mark.parametrize("name", MIXES)
+def test_samples_that_are_mixed_are_not_taken_for_single_ones(name):
+    tracer, inputs = Tracer(TracedPass(0, print)), numbers(3, 2).requires_grad_()
     tracer.mark_inputs(inputs)
     with tracer:
-        result = move(inputs)
-    assert tracer.mark_of(result).dim == -1
+        result = MIXES[name](inputs)
+    assert isinstance(tracer.mark_of(result), Mixed)
 
 
-def test_follow_never_invents_a_dimension():
-    source, out = torch.zeros(5, 4), torch.zeros(7, 4)
-    assert follow("relu", torch.relu, (source,), {}, source, Batch(0, 5), out).dim == -1
+def test_ragged_rows_are_gathered_by_sample():
+    owners = Owners(torch.tensor([2, 0, 2, -1, 0, 2]), 3)
+    rows_of = owners.gather(torch.arange(6.0).view(6, 1), 0)
+    assert rows_of.squeeze(-1).tolist() == [[1.0, 4.0, 0.0], [0.0, 0.0, 0.0], [0.0, 2.0, 5.0]]
 
 
 @pytest.mark.parametrize("frozen", [None, "1.weight", "1.bias", "3.weight", "3.bias"])
@@ -160,7 +199,7 @@ def test_plain_dense_networks_take_the_short_way(frozen, bias, monkeypatch):
     model = randomize(model.double())
     if frozen in dict(model.named_parameters()):
         model.get_parameter(frozen).requires_grad_(False)
-    monkeypatch.setattr(_mode.Tracer, "__enter__", lambda self: pytest.fail("watched"))
+    monkeypatch.setattr(Tracer, "__enter__", lambda self: pytest.fail("watched"))
     check(model, numbers(5, 2, 3), norms_by_vmap)
 
 

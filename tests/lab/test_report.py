@@ -129,7 +129,7 @@ def test_summary_of_the_folder_is_shown_with_deviations_beside_their_means(folde
     (folder / "summary.csv").write_text(
         "method,seeds,final_train_loss,final_train_loss_std,best_test_accuracy_mean,best_test_accuracy_std,seconds_to_adam\n"
         "adam,2,0.0123456,0.00123,0.971,0,\n"
-        "adamcb,2,0.0023456,0.000123,0.962,0.0021,3.25\n"
+        "adamcb-paper,2,0.0023456,0.000123,0.962,0.0021,3.25\n"
     )
     table = summary_table(read_folder(folder))
     assert table.header == ["Method", "Seeds", "Final train loss", "Best test accuracy", "Seconds to adam"]
@@ -169,12 +169,12 @@ def test_numbers_have_the_digits_that_mean_something(mean: float, deviation: flo
 
 def test_diverged_seed_is_left_out_of_the_mean_and_counted(folder: Path) -> None:
     lines = (folder / "results.csv").read_text().splitlines()
-    place = next(i for i, line in enumerate(lines) if line.startswith("adamcb,1,1,"))
+    place = next(i for i, line in enumerate(lines) if line.startswith("adamcb-paper,1,1,"))
     fields = lines[place].split(",")
     lines[place] = ",".join([*fields[:5], "nan", "0.1", "inf", "0.1"])
     (folder / "results.csv").write_text("\n".join(lines) + "\n")
     column = lines[0].split(",").index("train_loss")
-    other = next(line.split(",")[column] for line in lines if line.startswith("adamcb,0,1,"))
+    other = next(line.split(",")[column] for line in lines if line.startswith("adamcb-paper,0,1,"))
     curve = page_data(write_report(folder).read_text())["curves"][list(METHODS).index("adamcb-paper")]
     assert curve["mean"]["train_loss"][1] == pytest.approx(float(other), rel=1e-6)
     assert (curve["deviation"]["train_loss"][1], curve["count"]["train_loss"][1]) == (None, 1)

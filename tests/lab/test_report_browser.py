@@ -146,7 +146,7 @@ def test_lines_stand_where_the_ticks_say(page: Chrome, sample: Path, bend: Calla
     places = [(tick.text, tick.get_attribute("y") or "") for tick in ticks]
     # Labels stand 4 pixels below their lines.
     (low, bottom), (high, top) = ((bend(float(text)), float(y) - 4) for text, y in (places[0], places[-1]))
-    path = find(page, "#curves-chart path[data-line=adamcb]").get_attribute("d") or ""
+    path = find(page, "#curves-chart path[data-line=adamcb-paper]").get_attribute("d") or ""
     drawn = [float(pair.split()[1]) for pair in re.split("[ML]", path)[1:]]
     for epoch, y in enumerate(drawn):
         mean = bend(statistics.mean(values_of(sample, "adamcb-paper", epoch, "train_loss")))

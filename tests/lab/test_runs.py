@@ -262,7 +262,7 @@ def test_methods_differ_only_where_their_names_say():
         "adamx-paper": ("UniformSelection", None, "AdamX", True),
         "adambs-original": ("ReplacementBandit", "original", "Adam", False),
         "adambs": ("ReplacementBandit", "corrected", "AdamX", True),
-        "adamcb-paper": ("CombinatorialBandit", "bandit", "AdamX", True),
+        "adamcb-paper": ("CombinatorialBandit", "proof", "AdamX", True),
         "adamcb-listing": ("CombinatorialBandit", "listing", "AdamX", True),
         "adamcb": ("CombinatorialBandit", "scale-free", "AdamX", True),
     }

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
+from adamcb.selection import WeightedSelection
 from adamcb.selection._depround import draw_ordered
 from adamcb.selection._replacement import draw_with_replacement
 from adamcb.selection._tree import build_tree, total_weight
@@ -36,28 +37,47 @@ def pieces(outcome: Callable[[float], int]) -> list[tuple[float, float, int]]:
 def fast_distribution(weights: np.ndarray, batch_size: int, exploration: float) -> dict[frozenset[int], float]:
     """Return the chance of every subset under the fast draw, in the order of the weights."""
     n = len(weights)
-    tree, probs = build_tree(weights), np.empty(batch_size)
+    tree = build_tree(weights)
 
-    def run(uniforms: np.ndarray) -> np.ndarray:
-        positions, weights_out = np.empty(batch_size, dtype=np.int64), np.empty(batch_size)
+    def run(uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        positions, probs = np.empty(batch_size, dtype=np.int64), np.empty(batch_size)
         floor = batch_size * exploration / n
-        draw_ordered(tree, np.arange(n), batch_size, floor, uniforms, positions, probs, weights_out)
-        return positions
+        draw_ordered(tree, np.arange(n), batch_size, floor, uniforms, positions, probs, np.empty(batch_size))
+        return positions, probs
 
-    run(np.zeros(2 * batch_size))
-    size = int(np.count_nonzero(probs < 1.0))  # the capped ones come last and need no numbers
+    return distinct_distribution(run, batch_size)
+
+
+def selection_distribution(selection: WeightedSelection) -> dict[frozenset[int], float]:
+    """Return the chance of every batch that the selection can draw next, in the order that it has now."""
+    order, position_of = np.asarray(selection._order), np.asarray(selection._position_of)
+
+    def run(uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        selection._uniforms.rest, selection._drawn = uniforms.copy(), 0
+        draw = selection.draw()
+        return position_of[draw.indices], draw.probs
+
+    found = distinct_distribution(run, selection.batch_size)
+    return {frozenset(order[list(subset)].tolist()): chance for subset, chance in found.items()}
+
+
+def distinct_distribution(
+    run: Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]], batch_size: int
+) -> dict[frozenset[int], float]:
+    """Return the chance of every subset; `run` returns positions and probabilities for 2K numbers in [0, 1)."""
+    size = int(np.count_nonzero(run(np.zeros(2 * batch_size))[1] < 1.0))  # the capped ones come last, without numbers
     result: dict[frozenset[int], float] = {}
 
     def follow(k: int, uniforms: np.ndarray, chance: float) -> None:
         if k == size:
-            subset = frozenset(run(uniforms).tolist())
+            subset = frozenset(run(uniforms)[0].tolist())
             assert len(subset) == batch_size
             result[subset] = result.get(subset, 0.0) + chance
             return
 
         def place(coin: float, pick: float) -> int:
             uniforms[k], uniforms[size + k] = coin, pick
-            return int(run(uniforms)[k])
+            return int(run(uniforms)[0][k])
 
         # A small coin takes the straddler: an earlier leaf than any that is picked. (At a pick of 0 the edge of the
         # straddler may be found by rounding, so the coin is looked at from the middle.)

@@ -69,18 +69,6 @@ def test_a_closed_gate_promises_what_it_draws(generator):
     assert draw.loss_weights == approx(np.full(K, 1 / K))
 
 
-def test_the_ratio_is_estimated_without_bias_whoever_drew():
-    """The four sums, in the mean over all single draws, are those over all samples."""
-    rng = np.random.default_rng(0)
-    norms, probs, drawn = rng.gamma(1.0, size=9), rng.dirichlet(np.ones(9)), rng.dirichlet(np.full(9, 3.0))
-    single = []
-    for i in range(9):
-        moment = SecondMoment(memory=0.0)  # this batch alone
-        moment.note(norms[[i]], drawn[[i]], probs[[i]])
-        single.append([moment.state_dict()[name] for name in ("chosen", "mass", "uniform", "count")])
-    assert drawn @ np.array(single) == approx([np.sum(norms**2 / probs), 1.0, np.sum(norms**2), 9.0])
-
-
 def test_the_gate_opens_where_the_second_moment_falls_by_the_least_gain():
     norms, equal = np.array([1.0, 2.0, 3.0]), np.full(3, 1 / 3)
     probs = norms / norms.sum()

@@ -7,26 +7,26 @@ import pytest
 import torch
 from pytest import approx
 
-from adamcb.selection import CombinatorialBandit, ReplacementBandit, UniformSelection
+from adamcb.selection import ReplacementBandit, UniformSelection
 from adamcb.theory import Interval, constants, growth_exponent, interval, measure_regret
 from adamcb.theory._measure import _evaluated_steps
 from tests.reference.regret import slow_regret
-from tests.theory.problems import clouds
+from tests.theory.problems import clouds, paper_bandit, scale_free_bandit
 
 SETTINGS = {"lr": 0.3, "betas": (0.9, 0.99), "beta1_decay": 0.8, "eps": 1e-8}
 SELECTIONS = {
-    "adamcb": lambda n, k, generator: CombinatorialBandit(n, k, exploration=0.3, generator=generator),
-    "scale-free": lambda n, k, generator: CombinatorialBandit(
-        n, k, exploration=0.3, feedback="scale-free", generator=generator
+    "adamcb": lambda n, k, seed: paper_bandit(n, k, 0.3, seed=seed),
+    "scale-free": lambda n, k, seed: scale_free_bandit(n, k, 0.3, seed=seed),
+    "adambs": lambda n, k, seed: ReplacementBandit(
+        n, k, exploration=0.3, generator=torch.Generator().manual_seed(seed)
     ),
-    "adambs": lambda n, k, generator: ReplacementBandit(n, k, exploration=0.3, generator=generator),
-    "uniform": lambda n, k, generator: CombinatorialBandit(n, k, exploration=1.0, generator=generator),
-    "reshuffled": lambda n, k, generator: UniformSelection(n, k, generator=generator),
+    "uniform": lambda n, k, seed: paper_bandit(n, k, 1.0, seed=seed),
+    "reshuffled": lambda n, k, seed: UniformSelection(n, k, generator=torch.Generator().manual_seed(seed)),
 }
 
 
 def seeded(name, n=30, k=4, seed=0):
-    return SELECTIONS[name](n, k, torch.Generator().manual_seed(seed))
+    return SELECTIONS[name](n, k, seed)
 
 
 @pytest.mark.parametrize("name", ["adamcb", "adambs", "reshuffled"])

@@ -12,7 +12,7 @@ from adamcb.optim import AdamX
 from adamcb.selection import CombinatorialBandit
 from adamcb.theory import bandit_regret, exploration
 from tests.reference.regret import sample_gradient
-from tests.theory.problems import clouds
+from tests.theory.problems import clouds, paper_bandit, scale_free_bandit
 
 
 def play(bandit: CombinatorialBandit, norms_at, steps: int) -> tuple[np.ndarray, np.ndarray]:
@@ -27,10 +27,6 @@ def play(bandit: CombinatorialBandit, norms_at, steps: int) -> tuple[np.ndarray,
     return np.array(costs), np.array(seen)
 
 
-def new_bandit(n: int, k: int, gamma: float, **settings) -> CombinatorialBandit:
-    return CombinatorialBandit(n, k, exploration=gamma, generator=torch.Generator().manual_seed(3), **settings)
-
-
 def test_against_the_best_of_every_step_the_gap_of_lemma_2_grows_like_t():
     """One sample, a new one at random each step, has a gradient. Who must choose before knowing which pays n/K a step
     at least, by Jensen's inequality (1/n)Σ1/pᵢ ≥ n/K; who knows pays 1."""
@@ -38,7 +34,7 @@ def test_against_the_best_of_every_step_the_gap_of_lemma_2_grows_like_t():
     chooser = np.random.default_rng(0)
     gaps = {}
     for steps in (1000, 4000):
-        bandit = new_bandit(n, k, exploration(n, k, steps), max_norm=1.0)
+        bandit = paper_bandit(n, k, exploration(n, k, steps), max_norm=1.0)
         expected = []  # of the cost, over which sample it will be
         for _ in range(steps):
             expected.append((1.0 / bandit.inclusion_probs()).mean())
@@ -54,7 +50,7 @@ def test_lemma_2_against_the_best_fixed_probabilities_needs_the_constant_that_it
     n, k, steps, largest = 40, 4, 4000, 2.0
     norms = np.linspace(0.1, largest, n)
     gamma = exploration(n, k, steps)
-    costs, _ = play(new_bandit(n, k, gamma, max_norm=largest), lambda step: norms, steps)
+    costs, _ = play(paper_bandit(n, k, gamma, max_norm=largest), lambda step: norms, steps)
     gap = costs.sum() - steps * norms.sum() ** 2 / k
     hidden = (largest * n / (k * gamma)) ** 2
     assert bandit_regret("adamcb", n, k, steps, gamma) < gap / largest**2  # without L²/p_min² it is broken
@@ -66,7 +62,7 @@ def test_with_lemma_2s_exploration_noise_in_the_weights_grows_with_the_horizon()
     n, k = 400, 8
     excess = []
     for steps in (500, 2000, 8000):
-        bandit = new_bandit(n, k, exploration(n, k, steps))
+        bandit = paper_bandit(n, k, exploration(n, k, steps))
         costs, _ = play(bandit, lambda step: np.ones(n), steps)
         excess.append(costs[-1] * k / n**2)
     assert excess[0] > 1.05
@@ -76,7 +72,7 @@ def test_with_lemma_2s_exploration_noise_in_the_weights_grows_with_the_horizon()
 
 def test_scale_free_feedback_stays_near_uniform_where_all_norms_are_equal():
     n, k, steps = 400, 8, 2000
-    costs, _ = play(new_bandit(n, k, exploration(n, k, steps), feedback="scale-free"), lambda step: np.ones(n), steps)
+    costs, _ = play(scale_free_bandit(n, k, exploration(n, k, steps)), lambda step: np.ones(n), steps)
     assert costs[-1] * k / n**2 < 1.02
 
 

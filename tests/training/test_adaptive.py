@@ -232,9 +232,9 @@ def test_an_overflow_under_grad_scaler_is_not_learned_from(delay):
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     loader = make(model, selection, dtype=torch.float32, feedback_delay=delay)
     scaler = torch.amp.GradScaler("cpu", init_scale=2.0**24)
-    skipped = 0
+    skipped, exact = 0, {}
     for batch in batches_of(loader, 40):
-        scale = scaler.get_scale()
+        scale, exact[batch.draw] = scaler.get_scale(), slow_norms(copy.deepcopy(model), *batch)
         with torch.autocast("cpu", dtype=torch.float16):
             losses = losses_of(model, *batch)
         optimizer.zero_grad()
@@ -244,8 +244,10 @@ def test_an_overflow_under_grad_scaler_is_not_learned_from(delay):
         skipped += scaler.get_scale() < scale
     loader.learn()
     assert 2 <= skipped <= 20
-    assert all(np.isfinite(scores).all() for _, scores in selection.told)
     assert len(selection.told) == 40 - delay - skipped
+    for draw, scores in selection.told:
+        # By the median: in half precision a ReLU may turn another way, and then one gradient is another.
+        assert np.median(np.abs(scores / exact[draw] - 1.0)) <= 0.01
 
 
 def test_a_bad_gradient_without_a_grad_scaler_is_named():

@@ -118,7 +118,7 @@ def full(dataset) -> tuple[float, np.ndarray]:
 @pytest.mark.parametrize("batch_size", [1, 3, 6])
 def test_the_mean_of_the_weighted_gradient_over_all_batches_is_the_full_gradient(name, batch_size):
     dataset, weights = digits(7, torch.float64), SMALL_WEIGHTS[name]
-    bandit = CombinatorialBandit(7, batch_size, exploration=GAMMA)
+    bandit = CombinatorialBandit(7, batch_size, exploration=GAMMA, gate=None)
     bandit.weights = weights
     probs = bandit.inclusion_probs()
     outcomes = [

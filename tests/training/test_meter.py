@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ GAMMA = 0.4
 
 
 def outcomes(weights: np.ndarray, batch_size: int) -> tuple[CombinatorialBandit, list]:
-    bandit = CombinatorialBandit(7, batch_size, exploration=GAMMA)
+    bandit = CombinatorialBandit(7, batch_size, exploration=GAMMA, gate=None)
     bandit.weights = weights
     probs = bandit.inclusion_probs()
     chances = fast_distribution(weights, batch_size, GAMMA).items()
@@ -29,7 +30,8 @@ def averages_after(draw, norms) -> tuple[float, float]:
     """Return what one batch adds to the two averages."""
     meter = Meter(7, len(draw))
     meter.note_scores(draw, norms)
-    return meter._average["ours"] / (1 - meter.memory), meter._average["uniform"] / (1 - meter.memory)
+    sums = meter.state_dict()["moment"]
+    return sums["chosen"] / (1 - meter.memory), sums["uniform"] * 7 / len(draw) / (1 - meter.memory)
 
 
 @pytest.mark.parametrize("name", SMALL_WEIGHTS)
@@ -45,7 +47,7 @@ def test_both_second_moments_are_estimated_without_bias(name, batch_size):
 
 
 def test_the_second_moment_settles_at_the_exact_ratio(generator):
-    bandit = CombinatorialBandit(7, 3, exploration=0.2, generator=generator)
+    bandit = CombinatorialBandit(7, 3, exploration=0.2, gate=None, generator=generator)
     bandit.weights = NORMS + 0.1
     meter, readings = Meter(7, 3), []
     for _ in range(4000):
@@ -61,7 +63,7 @@ def test_the_second_moment_settles_at_the_exact_ratio(generator):
     assert meter.as_dict()["variance_reduction"] == 1.0 - meter.second_moment
 
 
-@pytest.mark.parametrize("make", [CombinatorialBandit, ReplacementBandit])
+@pytest.mark.parametrize("make", [partial(CombinatorialBandit, gate=None), ReplacementBandit])
 def test_coverage_largest_weight_and_effective_sample_size_are_exact(make, generator):
     selection = make(50, 8, generator=generator)
     selection.weights = np.linspace(0.1, 5.0, 50)

@@ -26,7 +26,8 @@ K = 8
 
 def make(count: int = 100, batch_size: int = K, model: nn.Module | None = None, **options) -> AdamCB:
     options.setdefault("selection", eager(count, batch_size, options.get("seed", 0)))
-    return AdamCB(mlp() if model is None else model, digits(count), batch_size, lr=0.01, **options)
+    options.setdefault("lr", None if "optimizer" in options else 0.01)
+    return AdamCB(mlp() if model is None else model, digits(count), batch_size, **options)
 
 
 @pytest.fixture

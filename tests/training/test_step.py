@@ -242,7 +242,7 @@ def test_any_selection_trains(name, generator):
     selection = SELECTIONS[name](100, K, generator=generator)
     before = selection.state_dict()
     with AdamCB(mlp(), digits(100), K, lr=0.01, selection=selection) as trainer:
-        history = train(trainer, 100)
+        history = train(trainer, 150)
     assert np.mean(history[-10:]) < 0.5 * np.mean(history[:10])
     learned = selection.state_dict().get("weights")
     assert selection.learns == (learned is not None and not torch.equal(learned, before["weights"]))

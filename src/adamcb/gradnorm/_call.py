@@ -1,16 +1,64 @@
-"""One operation in which a parameter meets the batch, as its rule sees it."""
+"""One operation in which parameters meet the batch, as its rule sees it, and what the rule returns."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from adamcb.gradnorm._layout import Batch, rows, split
-from adamcb.gradnorm._record import Origin
+from adamcb.gradnorm import _compat
+from adamcb.gradnorm._batch import Batch, Mixed, rows
+from adamcb.gradnorm._parts import Part
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Which parameters a tensor was made of, and the ways of making one that have a shortcut.
+
+    Attributes:
+        leaves: The parameters.
+        transpose_of: The parameter, if the tensor is the parameter with its dimensions in another order.
+        order: Then: where each dimension of the parameter is in the tensor.
+        expanded_from: The tensor whose entries this one repeats.
+        graph: Whose graph leads back to the parameters; None if the tensor's own does.
+    """
+
+    leaves: tuple[Parameter, ...]
+    transpose_of: Parameter | None = None
+    order: tuple[int, ...] = ()
+    expanded_from: Tensor | None = None
+    graph: Any = None
+
+
+Mark = Batch | Mixed | Origin
+"""What is known of a tensor: where its samples are, that they are mixed, or which parameters it was made of."""
+
+
+@dataclass
+class Use:
+    """A parameter, or a tensor made of parameters alone, in one operation with a batch.
+
+    Attributes:
+        tensor: The parameter or the tensor made of parameters.
+        part: From the gradient of the operation's result, and the tensors in `saved`, to this use's part of the K
+            gradients.
+        forms: Whether the part should supply the gradient of the batch as well, so that autograd can skip it.
+        origin: For a tensor made of parameters: from which, and how.
+        saved: What `part` reads, if it forms the gradient. Autograd keeps it, and frees it.
+        bias: A parameter whose gradient is the sum of the left factors of the part, an `Outer`.
+    """
+
+    tensor: Any
+    part: Callable[..., Part]
+    forms: bool = False
+    origin: Origin | None = None
+    saved: tuple[Tensor, ...] = ()
+    bias: Tensor | None = None
 
 
 class Call:
@@ -21,15 +69,23 @@ class Call:
         func: The operation.
         args: Its arguments.
         kwargs: Its named arguments.
-        marks: By the id of an argument: a `Batch` for what holds samples, an `Origin` for what is made of parameters.
+        marks: What is known of the arguments, by their ids.
+        checked: Whether autograd must compute all gradients itself, so that parts can be compared with them.
 
     Attributes:
         out: Where the samples are in the result; known once the operation has run, so for `part` functions.
     """
 
-    def __init__(self, name: str, func: Callable, args: tuple, kwargs: dict, marks: dict[int, Any]) -> None:
+    def __init__(
+        self, name: str, func: Callable, args: tuple, kwargs: dict, marks: dict[int, Any], *, checked: bool = False
+    ) -> None:
         self.name, self.func, self.args, self.kwargs, self.marks = name, func, args, kwargs, marks
-        self.out = Batch(-1, 0)
+        self.checked = checked
+        self.out: Any = None
+
+    def argument(self, place: int, name: str, default: Any = None) -> Any:
+        """Return an argument, given by place or by name."""
+        return self.args[place] if len(self.args) > place else self.kwargs.get(name, default)
 
     def batch(self, tensor: Any) -> Batch | None:
         """Return where the samples are in an argument, None if it holds no samples."""
@@ -54,21 +110,20 @@ class Call:
         """Return [K, T, d] from an argument, or from the result's gradient."""
         return rows(tensor, batch or self.out)
 
-    def split(self, tensor: Tensor, batch: Batch | None = None) -> Tensor:
-        """Return [K, ...] from an argument, or from the result's gradient."""
-        return split(tensor, batch or self.out)
-
-    def may_form(self, weight: Tensor) -> bool:
+    def may_form(self, weight: Any) -> bool:
         """Tell whether the gradient of `weight` may be supplied by its part instead of by autograd.
 
         Not under autocast, where autograd rounds in its own way, nor where saved tensors are packed: gradient
         checkpointing saves and recomputes exactly what the plain operation saves.
         """
-        if not is_parameter(weight) or weight.dtype not in (torch.float32, torch.float64):
+        if self.checked or not trains(weight) or weight.dtype not in (torch.float32, torch.float64):
             return False
-        autograd: Any = torch._C._autograd  # type: ignore[attr-defined]
-        packed = autograd._top_saved_tensors_default_hooks(False) is not None
-        return weight.requires_grad and not packed and not torch.is_autocast_enabled(weight.device.type)
+        return not _compat.packs_saved_tensors() and not torch.is_autocast_enabled(weight.device.type)
+
+
+def is_in_place(name: str) -> bool:
+    """Tell whether an operation changes its first argument, from its name."""
+    return name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
 
 
 def is_parameter(tensor: Any) -> bool:
@@ -77,18 +132,43 @@ def is_parameter(tensor: Any) -> bool:
     return kind is Parameter or (kind is not Tensor and isinstance(tensor, Parameter))
 
 
+def trains(tensor: Any) -> bool:
+    """Tell a parameter that gets gradients."""
+    return is_parameter(tensor) and tensor.requires_grad
+
+
 def tensors_in(value: Any) -> Sequence[Tensor]:
-    """Return the tensors in nested tuples, lists and dictionaries."""
+    """Return the tensors in nested tuples, lists, dictionaries, other mappings and dataclasses."""
     if isinstance(value, Tensor):
         return (value,)
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         value = value.values()
-    elif not isinstance(value, (tuple, list)) or isinstance(value, torch.Size):
+    elif not isinstance(value, (tuple, list)):
+        value = _fields(value)
+    elif isinstance(value, torch.Size):
         return ()
     found = []
     for item in value:
         if isinstance(item, Tensor):
             found.append(item)
-        elif isinstance(item, (tuple, list, dict)):
+        elif not isinstance(item, (int, float, str)) and item is not None:
             found.extend(tensors_in(item))
     return found
+
+
+def _fields(value: Any) -> tuple:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return tuple(getattr(value, field.name, None) for field in dataclasses.fields(value))
+    return ()
+
+
+def substitute(value: Any, new: Callable[[Tensor], Any]) -> Any:
+    """Return `value` with new(tensor) for every tensor in nested tuples, lists and dictionaries."""
+    if isinstance(value, Tensor):
+        return new(value)
+    if isinstance(value, dict):
+        return {key: substitute(item, new) for key, item in value.items()}
+    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
+        items = [substitute(item, new) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value

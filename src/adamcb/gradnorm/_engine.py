@@ -2,33 +2,39 @@
 
 from __future__ import annotations
 
-import gc
 import warnings
 import weakref
+from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
 from adamcb import _checks
-from adamcb.gradnorm._hooks import Watcher, abandon_interrupted, watched_parts
+from adamcb.gradnorm import _compat
+from adamcb.gradnorm._watch import Watcher, abandon_interrupted, watched_parts
 
 
 class PerSampleNorms:
-    """Gives the norm of every sample's gradient after an ordinary `backward()`.
+    """Gives the norm of what each sample added to the gradient, after an ordinary `backward()`.
 
-    The loss is Σⱼ weightⱼ·lossⱼ, summed over the samples; norms are of ∇lossⱼ over all trainable parameters that the
-    model's forward uses. `param.grad` is what it would be without the engine. Where samples depend on each other
-    (BatchNorm in training), a sample's gradient is its contribution to the gradient of the batch.
+    With a loss Σⱼ weightⱼ·lossⱼ, summed over the samples, it is weightⱼ·‖∇lossⱼ‖ over all trainable parameters that the
+    model's forward uses; whoever weighted the losses divides by the weights. `param.grad` is what it would be without
+    the engine. Where samples depend on each other (BatchNorm in training), a sample's gradient is its contribution to
+    the gradient of the batch.
 
     The samples lie along the first dimension of the model's inputs; inside, they may be moved. Operations with
     parameters outside the model's forward are not seen. In evaluation mode it works the same; under `no_grad` it costs
-    nothing. Copies and pickles of the model do not carry it, and the model does not keep it: when nobody else does, it
+    nothing. Copies and pickles of the model do not carry it. The model does not keep it alive: once nobody holds it, it
     comes off the model.
 
     Args:
         model: The model whose gradients are measured. One engine at a time.
         mode: "exact" for all parameters; "last-layer" for ‖∂lossⱼ/∂zⱼ‖, z the result of the last operation with
             parameters: the bound of Katharopoulos and Fleuret (2018) up to a constant, at almost no cost.
+        check: When exact norms are compared with autograd's gradients: "auto" in the first passes, at new shapes and
+            now and then, for less than one percent of the time; "always"; or "never". `take` raises on a difference.
+        samples: For inputs whose rows are not samples (graphs, packed tokens): a function of the model's inputs that
+            returns int64[n], the sample of each row.
 
     Raises:
         NotImplementedError: If modules cannot be measured; their paths are listed.
@@ -45,16 +51,24 @@ class PerSampleNorms:
         tensor([3.1623, 1.0000])
     """
 
-    def __init__(self, model: nn.Module, *, mode: str = "exact") -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        mode: str = "exact",
+        check: str = "auto",
+        samples: Callable[..., Tensor] | None = None,
+    ) -> None:
         if not isinstance(model, nn.Module):
             raise TypeError(f"`model` must be a torch.nn.Module, got model of type {type(model).__name__}.")
         exact = _checks.one_of("mode", mode, ("exact", "last-layer")) == "exact"
+        _checks.one_of("check", check, ("auto", "always", "never"))
         abandon_interrupted()
         _refuse_second_engine(model)
         if exact:
             _refuse_unmeasurable(model)
         _warn_of_compilation(model, exact)
-        self._watcher = Watcher(model, exact=exact)
+        self._watcher = Watcher(model, exact=exact, check=check, samples=samples)
         self._done = self._watcher.done
         self._detach = weakref.finalize(self, self._watcher.retire)
         self._detach.atexit = False
@@ -76,24 +90,24 @@ class PerSampleNorms:
         return self._watcher.passes
 
     def is_done(self, until: int) -> bool:
-        """Tell whether a forward pass with a number up to `until` has gone backward since the last `take`."""
+        """Tell whether a forward pass with a number up to `until` has gone backward and waits for `take`."""
         return any(record.index <= until for record in self._done)
 
     def take(self, *, until: int | None = None) -> Tensor:
-        """Return the norm of what each sample added to the gradient since the last call, in the order of the forwards.
+        """Return the norms of the samples that went backward since the last call, in the order of their forward.
 
-        Whoever multiplied the losses by weights divides the norms by them.
+        With gradient accumulation, call it after each backward pass, or once for all.
 
         Args:
-            until: Take forward passes with a number up to this one, and leave later ones. None: take all.
+            until: Take the forward passes with a number up to this one, and leave later ones. None: take all.
 
         Returns:
             float32[K] on the model's device; float64 if the gradients are.
 
         Raises:
-            RuntimeError: If no backward pass has happened, or it could not be measured.
+            RuntimeError: If no backward pass has happened, it could not be measured, or the check found a difference.
         """
-        last = self._watcher.passes if until is None else until
+        last = self.passes if until is None else until
         taken = sorted((record for record in self._done if record.index <= last), key=lambda record: record.index)
         self._done[:] = [record for record in self._done if record.index > last]
         if not taken:
@@ -101,8 +115,16 @@ class PerSampleNorms:
                 "`take` must follow a backward pass through the model, and none has happened since the last call. "
                 "Call the model itself, with gradients enabled; pass what torch.compile returned if you use it."
             )
-        norms = [record.norms() for record in taken]
+        try:
+            norms = [record.norms() for record in taken]
+            self._watcher.judge()
+        finally:
+            self._watcher.drop_check()
         return norms[0] if len(norms) == 1 else torch.cat(norms)
+
+    def forget(self) -> None:
+        """Forget the samples that went backward since the last `take`."""
+        self._done.clear()
 
     def clear(self) -> None:
         """Forget the samples that went backward since the last `take`, and a forward pass that was interrupted."""
@@ -111,12 +133,10 @@ class PerSampleNorms:
 
 
 def _refuse_second_engine(model: nn.Module) -> None:
-    if watched_parts(model):
-        gc.collect()  # a trainer that nobody uses any more waits in a reference cycle, and its engine with it
     taken = watched_parts(model)
     if taken:
         raise RuntimeError(
-            f"PerSampleNorms is attached already, to {', '.join(taken)}; first call `close()` of it, or of the AdamCB "
+            f"PerSampleNorms is attached already, to {', '.join(taken)}; first call `close()` of it, or of the loader "
             "that made it."
         )
 
@@ -136,8 +156,6 @@ def _obstacle(module: nn.Module) -> str | None:
     parameters = [parameter for parameter in module.parameters(recurse=False) if parameter.requires_grad]
     if any(isinstance(parameter, nn.UninitializedParameter) for parameter in parameters):
         return "its parameters have no shape yet; run one batch first"
-    if any(parameter.is_complex() for parameter in parameters):
-        return "complex parameters"
     inside = any(parameter.requires_grad for parameter in module.parameters())
     if isinstance(module, torch.jit.ScriptModule) and inside:
         return "TorchScript hides its operations"
@@ -149,9 +167,9 @@ def _obstacle(module: nn.Module) -> str | None:
 
 
 def _warn_of_compilation(model: nn.Module, exact: bool) -> None:
-    if getattr(model, "_compiled_call_impl", None) is not None:
+    if _compat.is_compiled_in_place(model):
         advice = "compiled in place, the model hides its operations: use torch.compile(model) and pass what it returns."
-    elif hasattr(model, "_orig_mod") and exact:
+    elif _compat.is_compiled(model) and exact:
         advice = 'the compiled model runs uncompiled while it is measured; mode="last-layer" keeps it compiled.'
     else:
         return

@@ -1,18 +1,51 @@
-"""One forward pass and what its backward pass brings: squared norms, added up as gradients arrive."""
+"""What a forward pass leaves behind for `take`: squared norms, added up as gradients arrive."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from adamcb.gradnorm._factors import Dense, Outer, Part, joint_square_norms, without_autocast
+from adamcb.gradnorm._call import Origin, Use
+from adamcb.gradnorm._guard import Guard, unheard
+from adamcb.gradnorm._parts import Dense, Outer, Part, joint_square_norms, without_autocast
 
 SECOND_BACKWARD = "a second backward pass went through the same forward pass; call take() after each forward."
+
+
+class Record(Protocol):
+    """One forward pass that has gone backward, whichever way it was followed.
+
+    Attributes:
+        index: Its place among the forward passes.
+    """
+
+    index: int
+
+    def settle(self) -> None:
+        """Finish what waits for other gradients, and let go of what that needs."""
+        ...
+
+    def norms(self) -> Tensor:
+        """Return float[K]; raise what went wrong during the backward pass, which it did not disturb."""
+        ...
+
+
+Finish = Callable[[Any], None]
+"""Called with a record when its first gradient arrives."""
+
+
+class Check:
+    """Holds the guard of the passes since the last `take`, None where they are not checked.
+
+    Records share it, so that they need not hold whoever decides on checks, who holds them.
+    """
+
+    def __init__(self) -> None:
+        self.guard: Guard | None = None
 
 
 def unavailable(reason: str | None) -> RuntimeError:
@@ -20,49 +53,21 @@ def unavailable(reason: str | None) -> RuntimeError:
     return RuntimeError(f"Per-sample norms are not available: {reason or 'no gradient reached a parameter.'}")
 
 
-@dataclass
-class Use:
-    """A parameter, or a tensor made of parameters alone, in one operation with a batch.
-
-    Attributes:
-        tensor: The parameter or the tensor made of parameters.
-        part: From the gradient of the operation's result to this use's part of the K gradients.
-        forms: Whether the part should supply the gradient of the batch as well.
-        origin: For a tensor made of parameters: from which, and how.
-        saved: What `part` reads, if it forms the gradient: autograd keeps watch over it.
-        bias: A parameter whose gradient is the sum of the left factors of the part, an `Outer`.
-    """
-
-    tensor: Tensor
-    part: Callable[[Tensor], Part]
-    forms: bool = False
-    origin: Origin | None = None
-    saved: tuple[Tensor, ...] = ()
-    bias: Tensor | None = None
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Which parameters a tensor was made of, and the two ways of making one that have a shortcut."""
-
-    leaves: tuple[Parameter, ...]
-    transpose_of: Parameter | None = None
-    expanded_from: Tensor | None = None
-
-
-class Pass:
-    """The record of one forward pass, filled by its backward pass.
+class TracedPass:
+    """The record of a forward pass whose operations were traced.
 
     Args:
         index: Its place among the forward passes.
         finish: Called with this record when the first gradient arrives.
+        check: Holds the guard that compares parts with gradients.
     """
 
-    def __init__(self, index: int, finish: Callable[[Pass], None]) -> None:
+    def __init__(self, index: int, finish: Finish, check: Check | None = None) -> None:
         self.index = index
         self.uses: dict[int, int] = {}
         self.error: str | None = None
-        self._finish = finish
+        self._finish: Finish | None = finish
+        self._check = check or Check()
         self._total: Tensor | None = None
         self._pending: dict[int, list[Part]] = {}
         self._fired: set[int] = set()
@@ -72,13 +77,25 @@ class Pass:
         for leaf in leaves:
             self.uses[id(leaf)] = self.uses.get(id(leaf), 0) + 1
 
-    def begin(self, operation: int) -> None:
-        """Note that the gradient of an operation's result has arrived."""
-        if operation in self._fired:
+    def begin(self, operation: int) -> bool:
+        """Note that the gradient of an operation's result has arrived; tell whether it is the first."""
+        first = operation not in self._fired
+        if not first:
             self.error = SECOND_BACKWARD
-        if not self._fired:
-            self._finish(self)
         self._fired.add(operation)
+        self._arrive()
+        return first
+
+    def reject(self, why: str) -> None:
+        """Note that a gradient has arrived where samples cannot be told apart."""
+        self.error = self.error or why
+        self._arrive()
+
+    def _arrive(self) -> None:
+        if self._finish is not None:
+            # Let go of it first: whoever is told keeps this record.
+            finish, self._finish = self._finish, None
+            finish(self)
 
     def observe(self, uses: Sequence[Use], grad: Tensor) -> None:
         """Add the parts of these uses."""
@@ -89,35 +106,29 @@ class Pass:
             else:
                 self.add(use.tensor, part, use.origin)
 
-    def _add_with_bias(self, use: Use, part: Any) -> None:
-        if self.uses[id(use.tensor)] == 1 == self.uses[id(use.bias)]:
-            self.add_squares(part.square_norms(with_bias=True))
-        else:
-            self.add(use.tensor, part, None)
-            self.add(use.bias, part.bias(), None)
-
-    def supply(self, use: Use, grad: Tensor) -> Tensor:
+    def supply(self, use: Use, grad: Tensor, saved: Sequence[Tensor]) -> Tensor:
         """Add the part of a use that forms the gradient, and return the gradient of the batch."""
-        part: Any = use.part(grad)
-        if self.uses[id(use.tensor)] > 1:
-            self._pending.setdefault(id(use.tensor), []).append(part)
-            return part.total()
-        total, square_norms = part.total_and_square_norms()
-        self.add_squares(square_norms)
-        return total
+        part: Any = use.part(grad, *saved)
+        self._compare(use.tensor, part)
+        if self._alone(use.tensor):
+            total, square_norms = part.total_and_square_norms()
+            self.add_squares(square_norms)
+            return total
+        self._pending.setdefault(id(use.tensor), []).append(part)
+        return part.total()
 
     def add(self, tensor: Any, part: Part, origin: Origin | None) -> None:
         """Add one part, pulled back to the parameters that `tensor` was made of."""
         if origin is None:
-            if self.uses[id(tensor)] > 1:
-                self._pending.setdefault(id(tensor), []).append(part)
-            else:
+            self._compare(tensor, part)
+            if self._alone(tensor):
                 self.add_squares(part.square_norms())
-        elif origin.transpose_of is not None and isinstance(part, Outer):
-            parameter = origin.transpose_of
-            self.add(parameter, Outer(part.left, part.right, parameter.shape, transposed=True), None)
+            else:
+                self._pending.setdefault(id(tensor), []).append(part)
+        elif origin.transpose_of is not None and isinstance(part, Outer) and part.axes is None:
+            self.add(origin.transpose_of, part.reordered(origin.transpose_of.shape, origin.order), None)
         else:
-            for leaf, gradients in pull_back(tensor, origin.leaves, part.dense()):
+            for leaf, gradients in pull_back(tensor, origin, part.dense()):
                 self.add(leaf, Dense(gradients), None)
 
     def add_squares(self, square_norms: Tensor) -> None:
@@ -141,15 +152,41 @@ class Pass:
             self._pending.clear()
 
     def norms(self) -> Tensor:
-        """Return float[K]; raise what went wrong during the backward pass, which it did not disturb."""
+        """Return float[K]."""
         self.settle()
         if self.error is not None or self._total is None:
             raise unavailable(self.error)
         return self._total.sqrt()
 
+    def _add_with_bias(self, use: Use, part: Any) -> None:
+        if self._alone(use.tensor) and self._alone(use.bias):
+            self._compare(use.tensor, part)
+            if self._check.guard is not None:
+                self._compare(use.bias, part.bias())
+            self.add_squares(part.square_norms(with_bias=True))
+        else:
+            self.add(use.tensor, part, None)
+            self.add(use.bias, part.bias(), None)
 
-def pull_back(tensor: Tensor, leaves: Sequence[Parameter], gradients: Tensor) -> list[tuple[Parameter, Tensor]]:
+    def _alone(self, leaf: Any) -> bool:
+        # What a checkpoint's second run uses was not counted if its first run had no reason to.
+        return self.uses.get(id(leaf), 2) == 1
+
+    def _compare(self, leaf: Any, part: Part) -> None:
+        if self._check.guard is not None:
+            self._check.guard.measure(leaf, part)
+
+
+def pull_back(tensor: Any, origin: Origin, gradients: Tensor) -> list[tuple[Parameter, Tensor]]:
     """Return the K gradients of each parameter that `tensor` was made of, from those of `tensor`."""
-    gradients = gradients.to(tensor.dtype).reshape(-1, *tensor.shape)
-    pulled = torch.autograd.grad(tensor, leaves, gradients, retain_graph=True, allow_unused=True, is_grads_batched=True)
-    return [(leaf, grad) for leaf, grad in zip(leaves, pulled, strict=True) if grad is not None]
+    if tensor is not None:
+        gradients = gradients.to(tensor.dtype).reshape(-1, *tensor.shape)
+    output = tensor if origin.graph is None else origin.graph
+    options = {"retain_graph": True, "allow_unused": True}
+    with unheard():
+        try:
+            pulled = torch.autograd.grad(output, origin.leaves, gradients, is_grads_batched=True, **options)
+        except RuntimeError:  # a custom function on the way takes no batches
+            each = [torch.autograd.grad(output, origin.leaves, gradient, **options) for gradient in gradients]
+            pulled = [None if grads[0] is None else torch.stack(grads) for grads in zip(*each, strict=True)]
+    return [(leaf, grad) for leaf, grad in zip(origin.leaves, pulled, strict=True) if grad is not None]

@@ -9,10 +9,9 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
-import math
 import platform
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,12 +22,15 @@ import torch
 import adamcb
 from adamcb import _checks
 from adamcb.lab.errors import LabError
-from adamcb.lab.methods import DEFAULT_METHODS, METHODS, RIVALS, Method, get_method
+from adamcb.lab.methods import DEFAULT_METHODS, METHODS, RIVALS, SCORES, Method, get_method, label_of, uniform
 from adamcb.lab.tasks import metrics
-from adamcb.lab.tasks.datasets import DATASET_NAMES, ImageData
+from adamcb.lab.tasks.datasets import DATASET_NAMES
+from adamcb.lab.tasks.images import ImageTask
+from adamcb.lab.tasks.load import TASKS, load_image_task, load_task
 from adamcb.lab.tasks.models import MODEL_NAMES
+from adamcb.lab.tasks.schedules import SCHEDULES
+from adamcb.lab.tasks.task import OPTIMIZERS, Task
 
-SCHEDULES = ("constant", "inverse-sqrt", "cosine")
 # Of config.json: 2 since methods have the names that they have now.
 FORMAT = 2
 
@@ -68,32 +70,44 @@ def _count(default: int | None, help: str, **settings: Any) -> Any:
     return _option(default, help, **{"kind": int, "check": _COUNT, "metavar": "N", **settings})
 
 
+_OF_TASK = "(default: the task's)"
+
+
 @dataclass(frozen=True)
 class Experiment:
     """A comparison of methods: every method is run once with each of the seeds 0, 1, …, seeds − 1.
 
     Attributes:
+        task: A name that `load_task` takes; None: `model` on `dataset`.
         dataset: A name that `load_dataset` takes.
         model: A name that `build_model` takes.
-        methods: Names that `get_method` takes.
+        methods: Names that `get_method` takes, or methods.
         seeds: How many.
-        epochs: How many; one has floor(n/K) steps.
-        batch_size: K.
-        lr: Learning rate; None: each method's own.
-        schedule: "constant", "inverse-sqrt" (α/√t) or "cosine" (to 0 at the last step).
-        exploration: γ; None: each method's own.
+        epochs: How many; one has floor(n/K) steps. None: the task's.
+        batch_size: K. None: the task's.
+        lr: Learning rate. None: each method's own, or the task's.
+        schedule: Of the learning rate; a name of `SCHEDULES`. None: the task's.
+        optimizer: A name of `OPTIMIZERS`, for all methods that are not about their optimizer. None: each method's own
+            where the task steps with Adam, and the task's otherwise.
+        weight_decay: Of the optimizer. None: the task's.
+        exploration: γ. None: each method's own.
+        scores: What methods learn from that leave it open. None: as `AdamCB` comes.
+        min_batch_size: How small the batches of `AdamCB` may become. None: all have K samples.
         fraction: The part of the data that is used.
         device: Where to train.
         max_steps: End every run after this many steps, if they are fewer than those of the epochs.
         label_noise: The part of the training labels that is replaced by another class, chosen by the seed of the run;
             None: they stay as they are. Test labels always do.
-        evaluations: How often in an epoch loss and accuracy are measured, for curves that are finer than
+        evaluations: How often in an epoch losses and metrics are measured, for curves that are finer than
             results.csv; None: at its end only.
     """
 
+    task: str | None = _option(
+        None, f"{', '.join(TASKS)}, or FILE.py:NAME; instead of --dataset and --model", metavar="NAME"
+    )
     dataset: str = _option("digits", f"{', '.join(DATASET_NAMES)}, or a folder of class folders", metavar="NAME")
     model: str = _option("mlp", f"{', '.join(MODEL_NAMES)}, or FILE.py:NAME", metavar="NAME")
-    methods: tuple[str, ...] = _option(
+    methods: tuple[str | Method, ...] = _option(
         DEFAULT_METHODS,
         f"{', '.join((*METHODS, *RIVALS))}, or FILE.py:NAME",
         metavar="NAME",
@@ -101,13 +115,21 @@ class Experiment:
         repeated=True,
     )
     seeds: int = _count(3, "how many")
-    epochs: int = _count(10, "how many; for digits 30")
-    batch_size: int = _count(128, "samples in a batch", metavar="K")
+    epochs: int | None = _count(None, f"how many {_OF_TASK}")
+    batch_size: int | None = _count(None, f"samples in a batch {_OF_TASK}", metavar="K")
     lr: float | None = _option(
-        None, "learning rate (default: 0.001)", kind=float, check=partial(_checks.real, low=0.0, low_open=True)
+        None, f"learning rate {_OF_TASK}", kind=float, check=partial(_checks.real, low=0.0, low_open=True)
     )
-    schedule: str = _option("constant", "of the learning rate", choices=SCHEDULES)
-    exploration: float | None = _option(None, "in [0, 1] (default: 0.4)", kind=float, check=_SHARE, metavar="GAMMA")
+    schedule: str | None = _option(None, f"of the learning rate {_OF_TASK}", choices=tuple(SCHEDULES))
+    optimizer: str | None = _option(None, f"for all methods {_OF_TASK}", choices=OPTIMIZERS)
+    weight_decay: float | None = _option(
+        None, f"of the optimizer {_OF_TASK}", kind=float, check=partial(_checks.real, low=0.0)
+    )
+    exploration: float | None = _option(
+        None, "in [0, 1] (default: each method's own)", kind=float, check=_SHARE, metavar="GAMMA"
+    )
+    scores: str | None = _option(None, "what adamcb learns from (default: as it comes)", choices=SCORES)
+    min_batch_size: int | None = _count(None, "how small adamcb's batches may become (default: all have K samples)")
     fraction: float = _option(
         1.0, "part of the data to use, in (0, 1]", kind=float, check=partial(_SHARE, low_open=True)
     )
@@ -137,39 +159,64 @@ class Experiment:
             raise LabError(f"Every method must be given once, got {twice!r} again.")
         return methods
 
+    def load_task(self, data_dir: str | None = None) -> Task:
+        """Return the task."""
+        if self.task is None:
+            settings: Any = {"fraction": self.fraction, "label_noise": self.label_noise}
+            return load_image_task(self.dataset, self.model, data_dir=data_dir, **settings)
+        for name in ("fraction", "label_noise"):
+            if getattr(self, name) not in (None, 1.0):
+                raise LabError(f"`{option_of(name)}` must not be given beside --task, got {getattr(self, name)}.")
+        return load_task(self.task, data_dir)
+
+    def completed(self, task: Task) -> Experiment:
+        """Return the experiment with everything that it leaves to the task."""
+        names = ("epochs", "batch_size", "schedule", "weight_decay")
+        own = {name: getattr(task, name) for name in names if getattr(self, name) is None}
+        if self.optimizer is None and task.optimizer != "adam":
+            own["optimizer"] = task.optimizer
+        return replace(self, **own)
+
+    def steps_per_epoch(self, num_samples: int) -> int:
+        """Return how many batches an epoch has."""
+        assert self.batch_size is not None
+        return num_samples // self.batch_size
+
     def total_steps(self, num_samples: int) -> int:
         """Return how many steps a run has."""
-        steps = self.epochs * (num_samples // self.batch_size)
+        assert self.epochs is not None
+        steps = self.epochs * self.steps_per_epoch(num_samples)
         return steps if self.max_steps is None else min(steps, self.max_steps)
 
     def lr_factor(self, steps_done: int, total_steps: int) -> float:
         """Return what the learning rate is multiplied by in the next step."""
-        if self.schedule == "inverse-sqrt":
-            return (steps_done + 1) ** -0.5
-        if self.schedule == "cosine":
-            return 0.5 * (1.0 + math.cos(math.pi * steps_done / total_steps))
-        return 1.0
+        assert self.schedule is not None
+        return SCHEDULES[self.schedule](steps_done, total_steps)
 
-    def as_config(self, data: ImageData, notes: list[str]) -> dict[str, Any]:
+    def as_config(self, task: Task, notes: Sequence[str] = ()) -> dict[str, Any]:
         """Return what config.json holds."""
-        methods = self.resolve_methods()
-        own = {name: getattr(self, name) for name in OPTIONS}
+        methods, whole = self.resolve_methods(), self.completed(task)
+        own = {name: getattr(whole, name) for name in OPTIONS}
         own["methods"], own["seeds"] = [method.name for method in methods], list(range(self.seeds))
-        for name in ("lr", "exploration"):
-            if own[name] is None:
-                own[name] = _common([getattr(method, name) for method in methods])
+        if self.task is not None:
+            own["dataset"] = own["model"] = None
+        if self.lr is None and all(method.lr is None for method in methods):
+            own["lr"] = task.lr
+        references = (self.model if self.task is None else self.task, *self.methods)
+        data = task.data if isinstance(task, ImageTask) else None
         return {
             "format": FORMAT,
             **own,
-            "labels": {method.name: method.label for method in methods},
-            "metrics": metrics.as_config({"accuracy": metrics.accuracy}),
-            "files": _fingerprints((self.model, *self.methods)),
-            "num_train": len(data.train),
-            "num_test": len(data.test),
-            "image_shape": list(data.image_shape),
-            "class_names": list(data.class_names),
+            "labels": {method.name: label_of(method, whole.optimizer) for method in methods},
+            "chooses": [method.name for method in methods if method.selection is not uniform and not method.needs],
+            "metrics": metrics.as_config(task.metrics),
+            "files": _fingerprints(references),
+            "num_train": len(task.train),
+            "num_test": len(task.test),
+            "image_shape": list(data.image_shape) if data else None,
+            "class_names": list(data.class_names) if data else [],
             "versions": versions(),
-            "notes": [*([data.note] if data.note else []), *notes],
+            "notes": [*([data.note] if data and data.note else []), *notes],
         }
 
 
@@ -177,15 +224,21 @@ OPTIONS: dict[str, Option] = {
     each.name: each.metadata["option"] for each in fields(Experiment) if "option" in each.metadata
 }
 # What must be the same for results to belong together, as it stands in config.json.
-COMPARED = ("format", *OPTIONS, "files")
+COMPARED = ("format", *OPTIONS, "files", "metrics", "num_train", "num_test")
+
+_NO_OPTIONS = {
+    "format": "the format of the folder",
+    "files": "the file of --task, --model or --method",
+    "metrics": "the list of metrics",
+    "num_train": "the number of training samples",
+    "num_test": "the number of test samples",
+}
 
 
 def option_of(name: str) -> str:
     """Return what the command line calls a field."""
-    if name == "files":
-        return "the file of --model or --method"
-    if name == "format":
-        return "the format of the folder"
+    if name not in OPTIONS:
+        return _NO_OPTIONS[name]
     return OPTIONS[name].flag or "--" + name.replace("_", "-")
 
 
@@ -205,8 +258,9 @@ def add_options(
         instead_of: Whose values the options replace; all defaults are None then.
     """
     own = {each.name: each.default for each in fields(Experiment)}
+    others = defaults or {}
     for name in names:
-        option, default = OPTIONS[name], {**own, **(defaults or {})}[name]
+        option, default = OPTIONS[name], {**own, **others}[name]
         words = ", ".join(default) if isinstance(default, tuple) else default
         text = option.help + (" (may be repeated)" if option.repeated else "")
         text += f"; instead of {instead_of}" if instead_of else f" (default: {words})" if words is not None else ""
@@ -215,9 +269,9 @@ def add_options(
             shape["choices"] = option.choices
         elif option.metavar is not None:
             shape["metavar"] = option.metavar
-        parser.add_argument(
-            option_of(name), dest=name, default=None if instead_of or option.repeated else default, help=text, **shape
-        )
+        # None where the default is the field's: then it can be told what was given.
+        preset = None if option.repeated else others.get(name)
+        parser.add_argument(option_of(name), dest=name, default=preset, help=text, **shape)
 
 
 def given_options(parsed: argparse.Namespace) -> dict[str, Any]:
@@ -230,6 +284,8 @@ def given_options(parsed: argparse.Namespace) -> dict[str, Any]:
 
 def title_of(config: Mapping[str, Any]) -> str:
     """Return what a comparison is of, in words."""
+    if config.get("task"):
+        return str(config["task"]).rpartition(":")[2]
     return f"{config.get('model', 'model')} on {config.get('dataset', 'data')}"
 
 
@@ -253,7 +309,8 @@ def _common(values: list[float]) -> float | None:
     return values[0] if len(set(values)) == 1 else None
 
 
-def _fingerprints(references: tuple[str, ...]) -> dict[str, str]:
+def _fingerprints(references: Sequence[str | Method]) -> dict[str, str]:
     """Return the SHA-256 of every file among FILE.py:NAME references: what it defines decides the numbers too."""
-    files = sorted({reference.rpartition(":")[0] for reference in references if ":" in reference})
+    names = [reference for reference in references if isinstance(reference, str) and ":" in reference]
+    files = sorted({name.rpartition(":")[0] for name in names})
     return {file: hashlib.sha256(Path(file).read_bytes()).hexdigest() for file in files}

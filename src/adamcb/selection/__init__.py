@@ -15,6 +15,7 @@ from adamcb.selection._replacement import ReplacementBandit, ReplacementSelectio
 from adamcb.selection._selection import Selection
 from adamcb.selection._sharded import ShardedSelection, shard_size
 from adamcb.selection._uniform import UniformSelection
+from adamcb.selection._weighted import WeightedSelection
 
 __all__ = [
     "CombinatorialBandit",
@@ -33,6 +34,7 @@ __all__ = [
     "ShuffledEpochs",
     "UniformSelection",
     "Visit",
+    "WeightedSelection",
     "depround",
     "shard_size",
 ]

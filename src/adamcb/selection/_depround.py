@@ -1,4 +1,4 @@
-"""DepRound: K distinct samples, each with exactly the probability it was promised.
+"""DepRound: K distinct samples, each with exactly its inclusion probability.
 
 `depround` is the textbook form, Algorithm 6 of the paper. It may pair samples in any order; here the one unresolved
 sample is always paired with the next. `draw_ordered` gives the same distribution over subsets in O(K log n) on a tree:
@@ -59,20 +59,20 @@ def depround(inclusion_probs: Any, *, generator: torch.Generator | None = None) 
         else:
             probs[i], probs[j] = probs[i] - beta, probs[j] + beta
         unresolved = next((k for k in (i, j) if 0.0 < probs[k] < 1.0), None)
-    # What rounding leaves of the last sample: its probability is 0 or 1 up to the error of the sum.
+    # The probability of the last sample is 0 or 1, up to the rounding error of the sum.
     return np.flatnonzero(probs > 0.5)
 
 
 @jit
-def draw_ordered(tree, order, batch_size, floor, uniforms, indices, probs, loss_weights):
+def draw_ordered(tree, order, batch_size, min_prob, uniforms, indices, probs, loss_weights):
     """Draw K distinct samples with the inclusion probabilities of Algorithm 2, by DepRound in the tree's order.
 
-    `order` names the sample at every leaf; `uniforms` are 2K numbers in [0, 1). Writes the three arrays of a `Draw`, of
-    length K: the capped samples last, with probability 1 exactly. The tree is as it was at the end.
+    `order` says which sample each leaf belongs to; `uniforms` are 2K numbers in [0, 1). Writes the three arrays of a
+    `Draw`, of length K: the capped samples come last, with probability exactly 1. Leaves the tree unchanged.
     """
     num_samples = len(order)
     capped = np.empty(batch_size, dtype=np.int64)
-    num_capped, slope, base = cap(tree, num_samples, batch_size, floor, capped)
+    num_capped, slope, base = cap(tree, num_samples, batch_size, min_prob, capped)
     rest = batch_size - num_capped
     if rest > 0:
         _draw_uncapped(tree, slope, base, uniforms[:rest], uniforms[rest : 2 * rest], indices[:rest])
@@ -135,10 +135,10 @@ def choose(straddler, before, after, carried, coin, picked):
 
 @jit
 def insert_distinct(tree, slope, base, positions, count, leaf):
-    """Append `leaf` to the first `count` positions, which ascend, or the nearest free leaf if rounding repeats one.
+    """Append `leaf` to the first `count` positions, which ascend; take the nearest free leaf if rounding repeats one.
 
-    In exact arithmetic the leaves ascend by themselves. A target within rounding of a leaf's edge may find the
-    neighbor; then the next leaf with mass is taken, or, at the very end, the last free one before.
+    In exact arithmetic leaves always ascend. With rounding, a target at the edge of a leaf may find its neighbor. Then
+    the next leaf with mass is taken or, if there is none, the last free one before.
     """
     if count == 0 or leaf > positions[count - 1]:
         positions[count] = leaf

@@ -70,7 +70,7 @@ class Feedback:
 
     def check(self, scores: np.ndarray) -> None:
         """Raise if the rule cannot use `scores` (float64[k], finite, at or above 0). Changes nothing."""
-        refuse_above(_LARGEST_SCORE, f"{_LARGEST_SCORE:g}", scores)
+        _refuse_above(_LARGEST_SCORE, "", scores)
 
     def factors(self, visit: Visit, state: dict[str, float]) -> tuple[np.ndarray, dict[str, float]]:
         """Return what each weight is multiplied by, float64[k], and what the rule knows afterwards.
@@ -87,11 +87,11 @@ class Feedback:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self.settings().items())})"
 
 
-def refuse_above(limit: float, wording: str, scores: np.ndarray) -> None:
-    """Raise if a score is above `limit`, which the message words."""
+def _refuse_above(limit: float, name: str, scores: np.ndarray) -> None:
+    """Raise if a score is above `limit`; the message writes `name` before it."""
     if largest(scores) > limit:
         worst = int(scores.argmax())
-        raise ValueError(f"`scores` must be at most {wording}, got scores[{worst}]={scores[worst]}.")
+        raise ValueError(f"`scores` must be at most {name}{limit:g}, got scores[{worst}]={scores[worst]}.")
 
 
 @dataclass(frozen=True, repr=False)
@@ -179,7 +179,7 @@ class PaperFeedback(Feedback):
         if self.max_norm is None:
             super().check(scores)
         else:
-            refuse_above(self.max_norm, f"max_norm={self.max_norm:g}", scores)
+            _refuse_above(self.max_norm, "max_norm=", scores)
 
     def factors(self, visit: Visit, state: dict[str, float]) -> tuple[np.ndarray, dict[str, float]]:
         """Return what each weight is multiplied by, and L after these norms. The rate is p_min = Kγ/n."""

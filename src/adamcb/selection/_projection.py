@@ -11,9 +11,9 @@ from adamcb.selection._tree import jit, refresh, total_weight
 def project_to_floor(tree, positions, min_prob):
     """Project w/Σw in KL divergence onto {q : Σq = 1, q ≥ p_min}, after the weights at `positions` fell.
 
-    The projection is qᵢ = max(p_min, c·wᵢ) with the c that makes Σq = 1. Weights only ever fall, and each sample was at
-    or above the floor before, so c ≥ 1 and no sample but those at `positions` (int64, ascending, distinct) can be below
-    it now. These are raised to w = p_min·W, where W is the new sum: O(K log n) instead of O(n).
+    The projection is qᵢ = max(p_min, c·wᵢ) with the c that makes Σq = 1. Weights only ever fall, and every sample was
+    at or above the floor before. So c ≥ 1, and only the samples at `positions` (int64, ascending, distinct) can be
+    below it now. Those that are get w = p_min·W, where W is the new sum: O(K log n) instead of O(n).
     """
     for position in positions:
         tree.leaves[position] = -tree.leaves[position]
@@ -29,7 +29,7 @@ def project_to_floor(tree, positions, min_prob):
         level = min_prob * free / (1.0 - raised.sum() * min_prob)
         changed = False
         for i in range(len(positions)):
-            # The last free sample holds what the floors leave, whatever rounding says.
+            # The last free sample gets what the floors leave, whatever rounding says.
             if not raised[i] and -tree.leaves[positions[i]] < min(level, free):
                 raised[i] = changed = True
     for i in range(len(positions)):

@@ -23,7 +23,7 @@ from adamcb.selection._tree import (
     search,
     total_weight,
 )
-from adamcb.selection._weights import TreeSelection
+from adamcb.selection._tree_selection import TreeSelection
 
 
 class ReplacementSelection(TreeSelection):
@@ -180,8 +180,9 @@ class ReplacementBandit(ReplacementSelection):
         values = self.check(draw, scores)
         # A draw's probs are K p, so the smallest of them is K p_min; they have no upper limit.
         visit = Visit(values, draw.probs, draw.probs, self.batch_size * self.min_prob, math.inf)
-        factors, self._feedback_state = self._feedback.factors_at_rate(self.min_prob, visit, self._feedback_state)
+        factors, state = self._feedback.factors_at_rate(self.min_prob, visit, self._feedback_state)
         self._multiply(draw.indices, factors, SMALLEST)
+        self._feedback_state = state
         if self.form == "original":
             project_to_floor(self._tree, np.unique(draw.indices), self.min_prob)
 

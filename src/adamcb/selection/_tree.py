@@ -2,14 +2,14 @@
 
 The leaves are the weights, in the order of the draw. Every inner node stands for 8 nodes below it (one cache line of
 weights) and holds their sum and their largest weight. Inner nodes are always recomputed from their children, never
-adjusted by a difference, so that no rounding error builds up: after any number of updates the tree equals one built
-afresh, bit for bit.
+adjusted by a difference, so no rounding error builds up: after any number of updates the tree equals a newly built
+one, bit for bit.
 
 A sample of weight w has mass `slope * w + base`. The mass of a node follows from its sum and from how many samples it
-stands for, so the same tree serves every exploration rate and every cap. A leaf below zero is out of the draw: padding
-at the end, or a capped sample whose weight stands there with its sign turned until the draw is over. In the same way
-the sum of an inner node is turned below zero when some leaf under it is out of the draw: only then is its count looked
-up, so that a search reads one array a level.
+stands for, so the same tree serves every exploration rate and every cap. A negative leaf is out of the draw: padding at
+the end, or a capped sample, whose weight is negated until the draw is over. The sum of an inner node is negated too
+while a leaf under it is out of the draw. Only then does a search look up its count; otherwise it reads one array per
+level.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _LOW, _HIGH = 2.0**-100, 2.0**100
 
 
 def jit(function: Callable[..., Any]) -> Any:
-    """Compile `function` at its first call, and keep the compiled code where there is a place for it."""
+    """Compile `function` at its first call, and cache the compiled code on disk if possible."""
     try:
         return numba.njit(function, cache=True, nogil=True, error_model="numpy")
     except RuntimeError:  # neither the package's folder nor the user's cache can be written
@@ -42,9 +42,9 @@ class Tree(NamedTuple):
     """The arrays of a tree. Level 0 is `leaves`; level v ≥ 1 starts at `offsets[v]` in `nodes` and `counts`."""
 
     leaves: np.ndarray  # float64[n, padded]
-    nodes: np.ndarray  # float64[nodes, 2]: sum (turned below zero where `counts` is needed) and largest weight
-    counts: np.ndarray  # int64[nodes]: leaves in the draw, kept only where some leaf is out of it
-    offsets: np.ndarray  # int64[levels + 1]; the last is where the root stands
+    nodes: np.ndarray  # float64[nodes, 2]: sum (negated where `counts` is needed) and largest weight
+    counts: np.ndarray  # int64[nodes]: leaves in the draw; valid only where some leaf is out of it
+    offsets: np.ndarray  # int64[levels + 1]; the last is that of the root
 
 
 def build_tree(weights: np.ndarray, order: np.ndarray | None = None) -> Tree:
@@ -138,7 +138,7 @@ def _recompute(tree, level, node):
 
 @jit
 def refresh(tree, positions):
-    """Recompute what stands above the leaves at `positions` (int64), each node once if they ascend."""
+    """Recompute the nodes above the leaves at `positions` (int64), each node once if they ascend."""
     nodes = positions.copy()
     count = len(nodes)
     for level in range(1, len(tree.offsets)):
@@ -181,7 +181,7 @@ def find_largest(tree):
 
 @jit
 def take_out(tree, position):
-    """Take one leaf of positive weight out of the draw; done twice, it is back."""
+    """Take one leaf of positive weight out of the draw; a second call puts it back."""
     tree.leaves[position] = -tree.leaves[position]
     node = position
     for level in range(1, len(tree.offsets)):
@@ -202,7 +202,7 @@ def search(tree, slope, base, targets, positions, rests):
 
     Writes the leaf into `positions` and how far the target lies inside it into `rests`. A leaf without mass is never
     found; a target at or beyond the total mass finds the last leaf that has some. A larger target never finds an
-    earlier leaf. All targets go down the tree together, level by level, so that their memory accesses overlap.
+    earlier leaf. All targets descend together, level by level, so that their memory accesses overlap.
     """
     for i in range(len(targets)):
         positions[i] = 0

@@ -112,6 +112,8 @@ class RegretBound:
             uniform sampling, the bandit's regret for the others.
         momentum: ρ₃.
         minimizers: What the paper adds for gap (B), 2αL²√T/(εγ²(1 − β₁)). It is not needed: the gap is at most 0.
+        floor: √d·ρ₂·√(TL²/γ): what pᵢ ≥ Kγ/n alone gives in the place of `norms` + `sampling`, with no bandit at all.
+            `sampling` is never below it: what Lemma 2 adds to the floor is nothing.
     """
 
     distance: float
@@ -119,6 +121,7 @@ class RegretBound:
     sampling: float
     momentum: float
     minimizers: float
+    floor: float
 
     @property
     def online(self) -> float:
@@ -213,6 +216,7 @@ def regret_bound(
         sampling=math.sqrt(dimension * lacking) * rho.rho2,
         momentum=rho.rho3,
         minimizers=2.0 * lr * max_norm**2 * math.sqrt(steps) / (eps * gamma**2 * (1.0 - betas[0])),
+        floor=math.sqrt(dimension * steps / gamma) * rho.rho2 * max_norm,
     )
 
 

@@ -68,10 +68,10 @@ class AdaptiveLoader:
         batch_size: K, of all ranks together: a multiple of their number.
         min_batch_size: None: every batch has K samples, and its gradient is quieter than that of K uniform samples.
             A number: batches are as small as that noise allows, but not smaller than this.
-        selection: Chooses the batches. None: the default for n and K, seeded by `seed`.
-        scores: What a sample is scored by. "exact": the norm of its gradient. "last-layer": the norm of its gradient at
-            the result of the last layer, for any model and at almost no cost. "losses": its loss. Or a function that
-            takes the losses, float[k], and returns k scores ≥ 0. A selection that does not learn needs none, and
+        selection: Chooses the batches. None: `QueueBandit(n, K, min_batch_size=min_batch_size)`, seeded by `seed`.
+        scores: What a sample is scored by. "last-layer": the norm of its gradient at the result of the last layer, for
+            any model and at almost no cost. "exact": the norm of its whole gradient. "losses": its loss. Or a function
+            that takes the losses, float[k], and returns k scores ≥ 0. A selection that does not learn needs none, and
             nothing is measured.
         num_workers: How many processes load data.
         device: Where batches are moved. None: where the model's parameters are.
@@ -98,7 +98,7 @@ class AdaptiveLoader:
         *,
         min_batch_size: int | None = None,
         selection: Selection | None = None,
-        scores: str | Callable[[Tensor], Tensor] = "exact",
+        scores: str | Callable[[Tensor], Tensor] = "last-layer",
         num_workers: int = 0,
         device: torch.device | str | None = None,
         seed: int = 0,
@@ -169,12 +169,12 @@ class AdaptiveLoader:
         """Learn from the last batch, and return the next one."""
         self._note_training()
         self.learn()
-        self._usage.note_taken()
         start, drawing = time.perf_counter(), self._loader.batch_sampler.seconds
         batch = next(batches, None)
         if batch is None:
             self._usage.note_epoch_end()
             return None
+        self._usage.note_taken()
         self._draw = batch.draw
         for observer in self.observers:
             observer.note_draw(whole_of(batch.draw))
@@ -217,7 +217,9 @@ class AdaptiveLoader:
         if checked and not math.isfinite(loss.item()):
             refuse_nonfinite("loss", losses.detach().double().numpy(), draw)
         begun = None if self._scoring is None else self._scoring.begin(losses)
-        batch = Weighed(draw, factors, None if checked else losses.detach(), begun)
+        # Under a GradScaler gradients may overflow. Only then they are looked at; the first batch tells.
+        parameters = tuple(self.model.parameters()) if begun is not None and self._feedback.is_scaled else ()
+        batch = Weighed(draw, factors, None if checked else losses.detach(), begun, parameters)
         losses.register_hook(batch.note_gradient)
         self._weighed.append(batch)
         self._usage.note_weighed()
@@ -236,8 +238,8 @@ class AdaptiveLoader:
 
     def _learn(self) -> Tensor | None:
         """Learn from what went backward; return the loss of the last batch, of all ranks where they share it."""
-        ready = [batch for batch in self._weighed if batch.arrived is not None]
-        self._weighed = [batch for batch in self._weighed if batch.arrived is None][-UsageCheck.patience :]
+        ready = [batch for batch in self._weighed if batch.is_done]
+        self._weighed = [batch for batch in self._weighed if not batch.is_done][-UsageCheck.patience :]
         loss = None
         for batch in ready:
             loss = self._report(batch)
@@ -247,23 +249,24 @@ class AdaptiveLoader:
 
     def _report(self, batch: Weighed) -> Tensor | None:
         """Send the scores of a batch on their way, and to all ranks where they share it."""
-        scores, scaled = None, None
+        scores, scaling = None, {}
         if self._scoring is not None:
-            scores, scaled = self._scoring.finish(batch.begun, batch.arrived), batch.is_scaled()
+            scores = self._scoring.finish(batch.begun, batch.arrived)
             if scores is None:
                 return None
+            scaling = {"scaled": batch.is_scaled(), "largest_gradient": batch.largest_gradient}
         self._usage.note_backward()
         draw = whole_of(batch.draw)
         if not self._together or batch.losses is None:
             if scores is not None or batch.losses is not None:
-                self._feedback.send(draw, scores, losses=batch.losses, scaled=scaled)
+                self._feedback.send(draw, scores, losses=batch.losses, **scaling)
             return None
         start = time.perf_counter()
         loss = batch.factors @ batch.losses.to(batch.factors.dtype)
         shared = gather_scores(self._ranks, batch.draw, scores, batch.losses, loss)
         self.meter.seconds["selection"] += time.perf_counter() - start
         heard = None if scores is None else shared.scores
-        self._feedback.send(draw, heard, losses=shared.losses, scaled=scaled, indices=shared.indices)
+        self._feedback.send(draw, heard, losses=shared.losses, indices=shared.indices, **scaling)
         return shared.loss
 
     def _teach(self, draw: Draw, scores: np.ndarray) -> None:

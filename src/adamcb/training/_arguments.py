@@ -16,7 +16,7 @@ from adamcb import _checks
 from adamcb._seeds import derived_seed
 from adamcb.data import BanditLoader
 from adamcb.optim import AdamX
-from adamcb.selection import CombinatorialBandit, Selection, ShardedSelection, shard_size
+from adamcb.selection import QueueBandit, Selection, ShardedSelection, shard_size
 from adamcb.training._ranks import Ranks
 
 # Options of a DataLoader that have no place here, and what to do instead.
@@ -78,7 +78,8 @@ def selection_or_default(
 ) -> Selection:
     """Return `selection`, or the default one for this dataset."""
     if selection is None:
-        return _default(_length(dataset), batch_size, min_batch_size, _checks.integer("seed", seed, low=0))
+        seed = _checks.integer("seed", seed, low=0)
+        return _default(_length(dataset), batch_size, min_batch_size, seed, size_multiple=ranks.size)
     _check_selection(selection, min_batch_size)
     if selection.batch_size != batch_size:
         raise ValueError(f"`batch_size` must be the selection's, {selection.batch_size}, got batch_size={batch_size}.")
@@ -112,9 +113,11 @@ def _check_selection(selection: Any, min_batch_size: int | None) -> None:
         raise ValueError(f"`min_batch_size` must {rule}, got min_batch_size={min_batch_size}.")
 
 
-def _default(num_samples: int, batch_size: int, min_batch_size: int | None, seed: int) -> Selection:
-    generator = torch.Generator().manual_seed(seed)
-    return CombinatorialBandit(num_samples, batch_size, min_batch_size=min_batch_size, generator=generator)
+def _default(
+    num_samples: int, batch_size: int, min_batch_size: int | None, seed: int, *, size_multiple: int = 1
+) -> Selection:
+    sizes = {"min_batch_size": min_batch_size, "size_multiple": size_multiple}
+    return QueueBandit(num_samples, batch_size, **sizes, generator=torch.Generator().manual_seed(seed))
 
 
 def _length(dataset: Any) -> int:

@@ -13,7 +13,7 @@ from torch import Tensor
 from adamcb.selection import Draw
 from adamcb.training._ranks import check_same_draw
 
-_TENSORS = ("scores", "losses", "scaled")
+_TENSORS = ("scores", "losses", "scaled", "largest_gradient")
 
 
 class Report(NamedTuple):
@@ -24,6 +24,7 @@ class Report(NamedTuple):
         scores: float[k]. None: nothing is measured.
         losses: float[k], where they could not be checked without waiting for the device or for other ranks.
         scaled: bool[], whether the loop multiplied the loss by more than 1, as a GradScaler does.
+        largest_gradient: float[], the largest entry of the gradients, if they were looked at.
         indices: int64[k], with several ranks: the samples that they say they trained on.
         copied: The device's event after the copies. None: there is nothing to wait for.
     """
@@ -32,6 +33,7 @@ class Report(NamedTuple):
     scores: Tensor | None
     losses: Tensor | None = None
     scaled: Tensor | None = None
+    largest_gradient: Tensor | None = None
     indices: Tensor | None = None
     copied: Any = None
 
@@ -62,16 +64,22 @@ class Report(NamedTuple):
             return None
         scores = self.scores.detach().numpy().astype(np.float64)  # by NumPy: for so few numbers, torch takes longer
         if self.scaled is not None and bool(self.scaled):
-            return scores if math.isfinite(scores.sum()) else None
+            largest = 0.0 if self.largest_gradient is None else float(self.largest_gradient)
+            return scores if math.isfinite(scores.sum()) and math.isfinite(largest) else None
         refuse_nonfinite("score", scores, self.draw, age)
         return scores
 
 
 class FeedbackQueue:
-    """Holds reports for `delay` batches, so that the host need not wait for the device."""
+    """Holds reports for `delay` batches, so that the host need not wait for the device.
+
+    Attributes:
+        is_scaled: Whether the loss of the last batch that was read was scaled; True before any is read.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[Report] = deque()
+        self.is_scaled = True
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -83,10 +91,11 @@ class FeedbackQueue:
         *,
         losses: Tensor | None = None,
         scaled: Tensor | None = None,
+        largest_gradient: Tensor | None = None,
         indices: Tensor | None = None,
     ) -> None:
         """Start the copies of a report to the CPU, and put it into the queue."""
-        self._waiting.append(_start_copy(draw, scores, losses, scaled, indices))
+        self._waiting.append(_start_copy(draw, scores, losses, scaled, largest_gradient, indices))
 
     def due(self, delay: int) -> tuple[Draw, np.ndarray] | None:
         """Return the oldest report that has something to teach, if more than `delay` are waiting; None if none is due.
@@ -96,6 +105,7 @@ class FeedbackQueue:
         while len(self._waiting) > delay:
             report = self._waiting.popleft()
             scores = report.read(age=len(self._waiting))
+            self.is_scaled = report.scaled is not None and bool(report.scaled)
             if scores is not None:
                 return report.draw, scores
         return None

@@ -47,7 +47,7 @@ class GradientNorms:
         Raises:
             RuntimeError: If the model's forward was not called since the last batch.
         """
-        self._engine.clear()
+        self._engine.forget()
         if self._engine.passes == self._last:
             raise RuntimeError(
                 "`losses` must come from a forward pass of the model that the loader was given, and none was seen "

@@ -67,9 +67,13 @@ def restore(parts: Mapping[str, Stateful], state: Mapping[str, Any]) -> None:
     """
     with contextlib.ExitStack() as undo:
         for name, part in parts.items():
-            before = part.snapshot() if isinstance(part, Part) else part.state_dict()
-            undo.callback(part.load_state_dict, before)
-            part.load_state_dict(state[name])
+            if isinstance(part, Part):  # may fail halfway; the others do not
+                undo.callback(part.load_state_dict, part.snapshot())
+                part.load_state_dict(state[name])
+            else:
+                before = part.state_dict()
+                part.load_state_dict(state[name])
+                undo.callback(part.load_state_dict, before)
         undo.pop_all()
 
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
+from torch.autograd import Variable
+from torch.nn.utils import get_total_norm
 
 from adamcb.selection import Draw
 
@@ -22,17 +26,32 @@ class Weighed:
         begun: What the scoring needs of this batch.
         arrived: float[k], the gradient that arrived at each loss: the factor times whatever the loop did to the loss.
             None: no backward pass has come by.
+        is_done: Whether that backward pass came to its end. One that raised an error measured only some layers.
+        largest_gradient: float[], the largest entry of any parameter's gradient; None if `parameters` is empty.
     """
 
-    __slots__ = ("arrived", "begun", "draw", "factors", "losses")
+    __slots__ = ("arrived", "begun", "draw", "factors", "is_done", "largest_gradient", "losses", "parameters")
 
-    def __init__(self, draw: Draw, factors: Tensor, losses: Tensor | None, begun: Any) -> None:
+    def __init__(
+        self, draw: Draw, factors: Tensor, losses: Tensor | None, begun: Any, parameters: Sequence[Tensor]
+    ) -> None:
         self.draw, self.factors, self.losses, self.begun = draw, factors, losses, begun
+        self.parameters = parameters
         self.arrived: Any = None
+        self.is_done = False
+        self.largest_gradient: Tensor | None = None
 
     def note_gradient(self, gradient: Tensor) -> None:
         """Take note of the gradient at the losses, at the beginning of the backward pass."""
         self.arrived = gradient.detach() if self.arrived is None else self.arrived + gradient.detach()
+        # Autograd calls this back at the end, unless the pass fails. FSDP relies on it too; it has no public name.
+        Variable._execution_engine.queue_callback(self._finish)  # pyright: ignore[reportAttributeAccessIssue]
+
+    def _finish(self) -> None:
+        self.is_done = True
+        gradients = [parameter.grad for parameter in self.parameters if parameter.grad is not None]
+        if gradients:
+            self.largest_gradient = get_total_norm(gradients, norm_type=math.inf)
 
     def is_scaled(self) -> Tensor:
         """Return bool[], whether the loop multiplied the loss by more than 1. Rounding of half precision does not."""

@@ -91,7 +91,7 @@ def _add_compare(commands: Any) -> None:
     from adamcb.lab.experiment import OPTIONS, add_options
 
     parser = _command(commands, "compare", run_compare, "train one model on one dataset with several methods and seeds")
-    add_options(parser, [name for name in OPTIONS if name != "evaluations"], defaults={"epochs": None})
+    add_options(parser, [name for name in OPTIONS if name != "evaluations"])
     add = parser.add_argument
     _add_running(parser)
     add("--tensorboard", action="store_true", help="write event files for TensorBoard too")
@@ -147,11 +147,11 @@ def _add_bench(commands: Any) -> None:
 
 def run_compare(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Do `adamcb compare`."""
-    from adamcb.lab.commands.compare import compare
+    from adamcb.lab.commands.compare import run_comparison
     from adamcb.lab.output.tables import json_summary, terminal_tables
 
     experiment = _experiment(options, parser)
-    comparison = compare(experiment, running_options(options, parser), _errors())
+    comparison = run_comparison(experiment, running_options(options, parser), _errors())
     if options.json:
         print(json.dumps(json_summary(comparison.summary, comparison.config, comparison.files), allow_nan=False))
         return 0
@@ -159,6 +159,7 @@ def run_compare(options: argparse.Namespace, parser: argparse.ArgumentParser) ->
     console.print(*terminal_tables(comparison.summary, comparison.config, console.width), sep="\n")
     for what, path in comparison.files.items():
         console.print(f"{what}: {path}", highlight=False, soft_wrap=True)
+    console.print(comparison.verdict, style="bold", markup=False, highlight=False, soft_wrap=True)
     return 0
 
 
@@ -169,15 +170,14 @@ def _experiment(options: argparse.Namespace, parser: argparse.ArgumentParser) ->
     from adamcb.lab.tasks.datasets import DATASET_NAMES
     from adamcb.lab.tasks.models import MODEL_NAMES
 
-    if options.dataset not in DATASET_NAMES and not Path(options.dataset).is_dir():
+    if options.task is not None and (options.dataset or options.model):
+        parser.error("`--task` brings its own data and model: leave out --dataset and --model.")
+    if options.dataset and options.dataset not in DATASET_NAMES and not Path(options.dataset).is_dir():
         parser.error(f"`--dataset` must be one of {', '.join(DATASET_NAMES)}, or a folder, got {options.dataset!r}.")
-    if options.model not in MODEL_NAMES and ":" not in options.model:
+    if options.model and options.model not in MODEL_NAMES and ":" not in options.model:
         parser.error(f"`--model` must be one of {', '.join(MODEL_NAMES)}, or FILE.py:NAME, got {options.model!r}.")
-    given = given_options(options)
-    if options.dataset == "digits":
-        given.setdefault("epochs", 30)
     try:
-        experiment = Experiment(**given)
+        experiment = Experiment(**given_options(options))
         experiment.resolve_methods()
     except (ValueError, TypeError, FileNotFoundError, LabError) as error:
         parser.error(str(error))

@@ -1,10 +1,13 @@
-"""`adamcb compare`: all runs of an experiment, and what is made of them."""
+"""Comparing methods: all runs of an experiment, and what is made of them."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+import shutil
+import tempfile
+import weakref
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +16,8 @@ import torch
 from rich.console import Console
 
 from adamcb.lab.errors import LabError
-from adamcb.lab.experiment import Experiment, digest
+from adamcb.lab.experiment import Experiment, digest, title_of
+from adamcb.lab.methods import Method
 from adamcb.lab.output.figures import draw_comparison
 from adamcb.lab.output.progress import make_display
 from adamcb.lab.output.report import write_report
@@ -22,10 +26,12 @@ from adamcb.lab.output.tensorboard import TensorBoardLog
 from adamcb.lab.results import ResultFolder, Row, result_columns, write_csv, write_json, write_text
 from adamcb.lab.results.columns import SELECTION_COLUMNS
 from adamcb.lab.results.summary import summarize, summary_columns
-from adamcb.lab.runs.ranks import follow, joined, launched, run_together, tell
-from adamcb.lab.runs.workers import Event, Job, Task, run_all
-from adamcb.lab.tasks.datasets import load_dataset
-from adamcb.lab.tasks.models import build_model
+from adamcb.lab.results.verdict import verdict
+from adamcb.lab.runs.ranks import follow, joined, launched, tell
+from adamcb.lab.runs.workers import Assignment, Event, Job, run_all, run_here
+from adamcb.lab.tasks.check import check_task
+from adamcb.lab.tasks.load import load_task
+from adamcb.lab.tasks.task import Task
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ class Options:
     Attributes:
         out: Result folder; None: one that is named after the experiment.
         data_dir: Where to look for data first.
-        jobs: How many processes; None: as many as there are cores, or 1 on an accelerator.
+        jobs: How many processes; None: as many as there are cores, or 1 on an accelerator. 0: none but this one.
         threads: How many threads each of them computes with; None: so that all cores are used.
         tensorboard: Write event files too.
         checkpoint_seconds: How long to train between checkpoints.
@@ -51,18 +57,82 @@ class Options:
     notes: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Comparison:
-    """What came out, and where it is."""
+    """What came out, and where it is.
+
+    Attributes:
+        folder: The result folder.
+        config: Every option, and versions.
+        results: One row for each evaluation of each run.
+        summary: One row for each method: means over seeds and their spread.
+        verdict: What it says, in words: one line for each method but the baseline.
+        files: Where the most important files are.
+    """
 
     folder: Path
     config: dict[str, Any]
     results: list[Row]
     summary: list[Row]
+    verdict: str
     files: dict[str, str]
 
+    def save(self, out: str | os.PathLike[str]) -> Path:
+        """Copy the result folder to `out`: table, figures, page, and all that going on needs. Returns its path."""
+        place = Path(out)
+        if place.exists() and any(place.iterdir()) and not (place / "config.json").is_file():
+            raise LabError(f"`out` must be a new or empty folder, or a result folder, got {place}.")
+        shutil.copytree(self.folder, place, dirs_exist_ok=True)
+        return place
 
-def compare(experiment: Experiment, options: Options, console: Console) -> Comparison:
+    def __str__(self) -> str:
+        return f"{title_of(self.config)}: {self.verdict}"
+
+
+def compare(
+    task: Task | str,
+    methods: Sequence[str | Method] = ("adam", "adamcb"),
+    seeds: int = 3,
+    out: str | os.PathLike[str] | None = None,
+    jobs: int | None = None,
+) -> Comparison:
+    """Train a task with several methods and seeds, and tell which of them to use.
+
+    Args:
+        task: The task, or a name that `adamcb compare --task` takes.
+        methods: Names that `adamcb compare --method` takes, or `Method`s. The first is the baseline if Adam is not
+            among them.
+        seeds: Every method is run with the seeds 0, 1, …, seeds − 1.
+        out: Result folder. If it was stopped, the same call goes on where it stopped. None: a temporary folder, which
+            lives as long as the result; `save` keeps it.
+        jobs: How many processes. None: the runs are done here, one after another. More than one needs a task that can
+            be pickled and, in a script, `if __name__ == "__main__":`.
+
+    Returns:
+        A `Comparison`: `print(comparison.verdict)`.
+
+    Raises:
+        LabError: The task, an option or the folder is not as it should be, or a run failed.
+    """
+    console = Console(stderr=True, quiet=True)
+    task = load_task(task) if isinstance(task, str) else task
+    try:
+        experiment = Experiment(task=task.name, methods=tuple(methods), seeds=seeds)
+        experiment.resolve_methods()
+    except (ValueError, TypeError, FileNotFoundError) as error:
+        raise LabError(str(error)) from error
+    place = Path(tempfile.mkdtemp(prefix="adamcb-")) if out is None else Path(out)
+    options = Options(out=place, jobs=0 if jobs is None else jobs)
+    with torch.random.fork_rng():
+        comparison = run_comparison(experiment, options, console, task=task)
+    if out is None:
+        weakref.finalize(comparison, shutil.rmtree, place, ignore_errors=True)
+    return comparison
+
+
+def run_comparison(
+    experiment: Experiment, options: Options, console: Console, *, task: Task | None = None
+) -> Comparison:
     """Do all runs that are not done yet, and write the result folder. Under torchrun, all ranks train every run.
 
     Raises:
@@ -71,69 +141,71 @@ def compare(experiment: Experiment, options: Options, console: Console) -> Compa
         SystemExit: All is done, and this is another rank than the first, which has the results.
     """
     if not launched():
-        return _compare(experiment, options, console, run_missing)
+        return _compare(experiment, options, console, run_missing, task)
     with joined(experiment.device) as ranks:
         if ranks.rank != 0:
             raise SystemExit(follow())
-        try:
-            _check_shared(experiment, ranks.size)
-        except LabError:
-            tell(None)
-            raise
-        return _compare(experiment, options, console, _run_missing_together)
+        return _compare(experiment, options, console, _run_missing_together, task, num_ranks=ranks.size)
 
 
 def _check_shared(experiment: Experiment, num_ranks: int) -> None:
     """Raise LabError if the ranks cannot share the runs of an experiment."""
+    assert experiment.batch_size is not None
     if experiment.batch_size % num_ranks:
         rule = f"a multiple of the number of processes, {num_ranks}"
         raise LabError(f"`--batch-size` must be {rule}, got {experiment.batch_size}.")
     for method in experiment.resolve_methods():
-        if method.scores == "losses" or "scorer" in method.needs:
-            raise LabError(f"`--method` must learn from gradient norms with several processes, got {method.name!r}.")
+        if "scorer" in method.needs:
+            raise LabError(f"`--method` must not look at the model with several processes, got {method.name!r}.")
 
 
 def _compare(
     experiment: Experiment,
     options: Options,
     console: Console,
-    do_runs: Callable[[Experiment, Options, ResultFolder, Console], None],
+    do_runs: Callable[[Experiment, Options, ResultFolder, Console, Task | None], None],
+    task: Task | None,
+    num_ranks: int = 1,
 ) -> Comparison:
     try:
         if options.tensorboard:
             TensorBoardLog.check()
-        config = prepare(experiment, options, console)
-        name = f"{Path(experiment.dataset).name}-{_stem(experiment)}-{digest(config)}"
-        folder = ResultFolder(options.out or Path("adamcb-runs") / name, config)
+        prepared, config = prepare(experiment, options, console, task)
+        experiment = experiment.completed(prepared)
+        _check_shared(experiment, num_ranks)
+        folder = ResultFolder(options.out or Path("adamcb-runs") / f"{prepared.name}-{digest(config)}", config)
     except BaseException:
         if launched():
             tell(None)
         raise
     try:
-        do_runs(experiment, options, folder, console)
+        do_runs(experiment, options, folder, console, task)
         return _finish(folder)
     finally:
         folder.close()
 
 
-def prepare(experiment: Experiment, options: Options, console: Console) -> dict[str, Any]:
-    """Check all that can be checked before the first run, and return the configuration."""
+def prepare(
+    experiment: Experiment, options: Options, console: Console, task: Task | None = None
+) -> tuple[Task, dict[str, Any]]:
+    """Check all that can be checked before the first run, and return the task and the configuration."""
     _check_device(experiment.device)
     try:
-        data = load_dataset(experiment.dataset, data_dir=options.data_dir, fraction=experiment.fraction)
-        # Our own models are only sized up; a user's may need real tensors.
-        with torch.random.fork_rng(), torch.device("cpu" if ":" in experiment.model else "meta"):
-            build_model(experiment.model, image_shape=data.image_shape, num_classes=data.num_classes)
-        config = experiment.as_config(data, list(options.notes))
+        task = task or experiment.load_task(options.data_dir)
+        config = experiment.as_config(task, options.notes)
     except (ValueError, TypeError, OSError) as error:
         raise LabError(str(error)) from error
-    if experiment.batch_size >= len(data.train):
-        raise LabError(
-            f"`--batch-size` must be below the {len(data.train)} training images, got {experiment.batch_size}."
-        )
+    if config["batch_size"] >= len(task.train):
+        raise LabError(f"`--batch-size` must be below the {len(task.train)} samples, got {config['batch_size']}.")
+    for method in experiment.resolve_methods():
+        if "scorer" in method.needs and not task.is_plain:
+            raise LabError(
+                f"`--method` {method.name} needs the logits of a classifier, and {task.name} has its own loss."
+            )
+    check_task(task, experiment.device)
     for note in options.notes:
         console.print(note, markup=False, highlight=False, soft_wrap=True)
-    return config
+    return task, config
 
 
 def _check_device(device: str) -> None:
@@ -145,44 +217,45 @@ def _check_device(device: str) -> None:
         raise LabError(f"`--device` must be one that torch can use here, got {device!r}: {first_line}") from error
 
 
-def _stem(experiment: Experiment) -> str:
-    name = experiment.model
-    return name.rpartition(":")[2] if ":" in name else name
-
-
-def _missing(experiment: Experiment, folder: ResultFolder) -> list[Task]:
+def _missing(experiment: Experiment, folder: ResultFolder) -> list[Assignment]:
     names = [method.name for method in experiment.resolve_methods()]
     # All methods of one seed after another: what else the machine does hits them alike.
     return [
-        Task(reference, seed)
+        Assignment(reference, seed)
         for seed in range(experiment.seeds)
         for reference, name in zip(experiment.methods, names, strict=True)
         if not folder.done(name, seed)
     ]
 
 
-def _run_missing_together(experiment: Experiment, options: Options, folder: ResultFolder, console: Console) -> None:
+def _run_missing_together(
+    experiment: Experiment, options: Options, folder: ResultFolder, console: Console, task: Task | None
+) -> None:
     """Do the missing runs as rank 0 of a group; every process has as many threads as it was started with."""
-    tasks = _missing(experiment, folder)
-    job = Job(experiment, folder.path, options.data_dir, torch.get_num_threads(), options.checkpoint_seconds)
-    tell((job, tasks))
-    if tasks:
-        with _listener(experiment, options, folder, console, len(tasks)) as listen:
-            run_together(job, tasks, listen)
+    orders = _missing(experiment, folder)
+    job = Job(experiment, folder.path, options.data_dir, torch.get_num_threads(), options.checkpoint_seconds, task)
+    tell((job, orders))
+    if orders:
+        with _listener(experiment, options, folder, console, len(orders)) as listen:
+            run_here(job, orders, listen)
 
 
-def run_missing(experiment: Experiment, options: Options, folder: ResultFolder, console: Console) -> None:
+def run_missing(
+    experiment: Experiment, options: Options, folder: ResultFolder, console: Console, task: Task | None = None
+) -> None:
     """Do all runs of an experiment that the folder does not hold yet."""
-    tasks = _missing(experiment, folder)
-    if not tasks:
+    orders = _missing(experiment, folder)
+    if not orders:
         return
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    jobs = options.jobs or (cores if experiment.device == "cpu" else 1)
-    jobs = min(jobs, len(tasks))
-    threads = options.threads or max(1, cores // jobs)
-    job = Job(experiment, folder.path, options.data_dir, threads, options.checkpoint_seconds)
-    with _listener(experiment, options, folder, console, len(tasks)) as listen:
-        run_all(job, tasks, jobs, listen)
+    jobs = options.jobs if options.jobs is not None else cores if experiment.device == "cpu" else 1
+    threads = options.threads or max(1, cores // max(1, min(jobs, len(orders))))
+    job = Job(experiment, folder.path, options.data_dir, threads, options.checkpoint_seconds, task)
+    with _listener(experiment, options, folder, console, len(orders)) as listen:
+        if jobs == 0:
+            run_here(job, orders, listen)
+        else:
+            run_all(job, orders, jobs, listen)
 
 
 @contextlib.contextmanager
@@ -191,6 +264,7 @@ def _listener(
 ) -> Iterator[Callable[[Event], None]]:
     """Give what shows events, and writes them down where that is wanted."""
     log = TensorBoardLog(folder.path / "tensorboard") if options.tensorboard else None
+    assert experiment.epochs is not None
     with make_display(console, num_runs=num_runs, epochs=experiment.epochs) as display:
 
         def listen(event: Event) -> None:
@@ -203,19 +277,23 @@ def _listener(
 
 def _finish(folder: ResultFolder) -> Comparison:
     """Write tables, figures and the page from the runs."""
-    results, selection, diverged = folder.gather()
-    config = {**folder.config, "notes": [*folder.config["notes"], *diverged]}
-    summary = summarize(results, config)
-    path = folder.path
+    found, path = folder.gather(), folder.path
+    words = verdict(found.results, folder.config, found.batches)
+    config = {**folder.config, "notes": [*folder.config["notes"], *found.notes], "verdict": words}
+    summary = summarize(found.results, config)
     try:
         write_json(path / "config.json", config)
-        write_csv(path / "results.csv", result_columns(config), results)
-        write_csv(path / "selection.csv", SELECTION_COLUMNS, selection)
+        write_csv(path / "results.csv", result_columns(config), found.results)
+        write_csv(path / "selection.csv", SELECTION_COLUMNS, found.selection)
         write_csv(path / "summary.csv", summary_columns(config), summary)
-        write_text(path / "summary.md", markdown_table(summary, config))
-        figures = draw_comparison(path, results, config)
+        write_text(path / "summary.md", f"{_paragraphs(words)}{markdown_table(summary, config)}")
+        figures = draw_comparison(path, found.results, config)
         page = write_report(path)
     except OSError as error:
         raise LabError(f"Results cannot be written to {path}: {error}.") from error
     files = {"results": str(path / "results.csv"), "figures": str(figures[0]), "report": str(page)}
-    return Comparison(path, config, results, summary, files)
+    return Comparison(path, config, found.results, summary, words, files)
+
+
+def _paragraphs(words: str) -> str:
+    return "".join(f"{line}\n\n" for line in words.split("\n") if line)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from functools import partial
 from typing import Any
 
 import torch
 
 from adamcb import _checks
-from adamcb.selection import CombinatorialBandit, ReplacementBandit, Selection, UniformSelection
+from adamcb.selection import CombinatorialBandit, ProofFeedback, ReplacementBandit, Selection, UniformSelection
 from adamcb.theory import (
     REGRET_FIELDS,
     LogisticProblem,
@@ -81,24 +80,32 @@ def _reshuffled(n: int, k: int, *, exploration: float, max_norm: None, generator
     return UniformSelection(n, k, generator=generator)
 
 
-# With exploration 1 every draw is uniform, and no draw knows of another: what the theorem for uniform sampling assumes.
-_bandit = CombinatorialBandit
-_scale_free = partial(CombinatorialBandit, feedback="scale-free", min_gain=0.0)
+def _paper(n: int, k: int, *, exploration: float, max_norm: float | None, generator: torch.Generator) -> Selection:
+    settings = {"exploration": exploration, "generator": generator}
+    return CombinatorialBandit(n, k, feedback=ProofFeedback(max_norm), **settings)
+
+
+def _scale_free(n: int, k: int, *, exploration: float, max_norm: None, generator: torch.Generator) -> Selection:
+    return CombinatorialBandit(n, k, exploration=exploration, gate=None, generator=generator)
+
+
 METHODS = {
-    "uniform": RegretMethod("uniform", _bandit, theorem="uniform"),
+    # With exploration 1 every draw is uniform, and no draw knows of another, as the theorem for uniform sampling
+    # assumes.
+    "uniform": RegretMethod("uniform", _paper, theorem="uniform"),
     "reshuffled": RegretMethod("reshuffled epochs", _reshuffled),
     "adambs": RegretMethod("AdamBS", ReplacementBandit, "adambs", "adambs"),
-    "adamcb-paper": RegretMethod("AdamCB (paper)", _bandit, "adamcb", "adamcb"),
-    "adamcb-paper-known-norm": RegretMethod("AdamCB (paper, L known)", _bandit, "adamcb", "adamcb", knows_norm=True),
-    "adamcb": RegretMethod("AdamCB (no gate)", _scale_free, "adamcb"),
+    "adamcb-paper": RegretMethod("AdamCB (paper)", _paper, "adamcb", "adamcb"),
+    "adamcb-paper-known-norm": RegretMethod("AdamCB (paper, L known)", _paper, "adamcb", "adamcb", knows_norm=True),
+    "scale-free": RegretMethod("scale-free", _scale_free, "adamcb"),
 }
 # Names of the past, and what they are called now.
 RENAMED = {
     "adambs-corrected": "adambs",
     "adamcb-known-norm": "adamcb-paper-known-norm",
-    "adamcb-scale-free": "adamcb",
+    "adamcb-scale-free": "scale-free",
 }
-DEFAULT_METHODS = ("uniform", "adambs", "adamcb-paper", "adamcb")
+DEFAULT_METHODS = ("uniform", "adambs", "adamcb-paper", "scale-free")
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 
 from adamcb import _checks
-from adamcb.lab.commands.compare import Options, compare
+from adamcb.lab.commands.compare import Options, run_comparison
 from adamcb.lab.errors import LabError
 from adamcb.lab.experiment import Experiment, given_options
 from adamcb.lab.output.figures import draw_paper_figure
@@ -132,7 +132,11 @@ def _experiments(figure: PaperFigure, chosen: argparse.Namespace) -> list[Experi
         _checks.one_of("--dataset", chosen.dataset, figure.datasets)
     experiments = [
         Experiment(
-            dataset=dataset, model=figure.model, methods=tuple(chosen.methods or figure.methods), **asdict(scale)
+            dataset=dataset,
+            model=figure.model,
+            methods=tuple(chosen.methods or figure.methods),
+            schedule="constant",
+            **asdict(scale),
         )
         for dataset in figure.datasets
         if chosen.dataset in (None, dataset)
@@ -148,8 +152,8 @@ def _scale(figure: PaperFigure, chosen: argparse.Namespace) -> Scale:
 
 
 def _notes(experiment: Experiment) -> tuple[str, ...]:
-    scale = Scale(experiment.epochs, experiment.seeds, experiment.fraction, experiment.batch_size, experiment.max_steps)
-    reduced = scale.reductions()
+    scale: Any = {each.name: getattr(experiment, each.name) for each in fields(Scale)}
+    reduced = Scale(**scale).reductions()
     notes = [f"Reduced from the paper's setting: {reduced}."] if reduced else ["In the paper's setting."]
     if OURS in experiment.methods:
         notes.append("AdamCB as it comes is not in the paper.")
@@ -166,7 +170,9 @@ def _draw(
     for experiment in experiments:
         errors.print(f"{figure.title} on {experiment.dataset}", markup=False, highlight=False)
         place = options.out / f"figure-{name}" / experiment.dataset
-        part = compare(experiment, replace(options, out=place, jobs=options.jobs or figure.jobs, notes=notes), errors)
+        part = run_comparison(
+            experiment, replace(options, out=place, jobs=options.jobs or figure.jobs, notes=notes), errors
+        )
         output.print(*terminal_tables(part.summary, part.config, output.width), sep="\n")
         parts.append((part.results, part.config))
     try:

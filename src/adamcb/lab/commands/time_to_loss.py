@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from adamcb.lab.commands.compare import Options, prepare, run_missing
 from adamcb.lab.errors import LabError
-from adamcb.lab.experiment import SCHEDULES, Experiment, add_options, given_options
+from adamcb.lab.experiment import Experiment, add_options, given_options
 from adamcb.lab.methods import METHODS, RIVALS, get_method
 from adamcb.lab.output.time_to_loss import write_report
 from adamcb.lab.results import RUNS, ResultFolder, Row, read_json
 from adamcb.lab.results.statistics import CLOCKS, reach, value_at
 from adamcb.lab.results.summary import BASELINE
+from adamcb.lab.tasks.schedules import SCHEDULES
 
 NAME = "time-to-loss"
 OURS = "adamcb"
@@ -31,23 +32,15 @@ DEFAULT_METHODS = (BASELINE, OURS, *RIVALS)
 SHARED = ("methods", "seeds", "epochs", "label_noise", "evaluations", "max_steps")
 
 
-@dataclass(frozen=True)
-class Task:
-    """A model on a dataset."""
-
-    dataset: str
-    model: str
-    batch_size: int = 128
-
-
-TASKS = {
-    "mnist-mlp": Task("mnist", "mlp"),
-    "fashion-mnist-mlp": Task("fashion-mnist", "mlp"),
-    "cifar10-mlp": Task("cifar10", "mlp"),
-    "mnist-cnn": Task("mnist", "cnn"),
-    "fashion-mnist-cnn": Task("fashion-mnist", "cnn"),
-    "mnist-logistic": Task("mnist", "logistic"),
-    "digits-mlp": Task("digits", "mlp", 32),
+# The tasks of docs/evidence.md, as options of an experiment.
+TASKS: dict[str, dict[str, Any]] = {
+    "mnist-mlp": {"dataset": "mnist", "model": "mlp"},
+    "fashion-mnist-mlp": {"dataset": "fashion-mnist", "model": "mlp"},
+    "cifar10-mlp": {"dataset": "cifar10", "model": "mlp"},
+    "mnist-cnn": {"dataset": "mnist", "model": "cnn"},
+    "fashion-mnist-cnn": {"dataset": "fashion-mnist", "model": "cnn"},
+    "mnist-logistic": {"dataset": "mnist", "model": "logistic"},
+    "digits-mlp": {"dataset": "digits", "model": "mlp", "batch_size": 32},
 }
 
 
@@ -58,8 +51,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--task", action="append", choices=TASKS, help="may be repeated (default: all)")
-    add_options(parser, SHARED, defaults={"methods": DEFAULT_METHODS, "seeds": 5, "evaluations": 2})
-    add("--schedule", action="append", choices=SCHEDULES, help="may be repeated (default: constant and cosine)")
+    add_options(parser, SHARED, defaults={"methods": DEFAULT_METHODS, "seeds": 5, "epochs": 10, "evaluations": 2})
+    add("--schedule", action="append", choices=tuple(SCHEDULES), help="may be repeated (default: constant and cosine)")
     add("--clock", choices=CLOCKS, default="cpu", help="cpu: processor time, fair on a shared machine (default: cpu)")
     add("--jobs", type=int, metavar="N", help="processes, of one thread each (default: one a core)")
     add("--out", type=Path, default=Path("adamcb-runs") / NAME, metavar="DIR", help=f"default: adamcb-runs/{NAME}")
@@ -100,16 +93,16 @@ def _experiments(options: argparse.Namespace, methods: tuple[str, ...]) -> Itera
     for schedule in options.schedule or ("constant", "cosine"):
         condition = schedule if noise is None else f"{schedule}-noise{noise:g}"
         for name in options.task or TASKS:
-            yield options.out / condition / name, Experiment(**{**shared, **asdict(TASKS[name]), "schedule": schedule})
+            yield options.out / condition / name, Experiment(**{**shared, **TASKS[name], "schedule": schedule})
 
 
 def _run(place: Path, experiment: Experiment, options: Options, console: Console) -> None:
     """Do the missing runs of one task. Methods and seeds are left out of what a folder's results must agree on."""
-    config = prepare(experiment, options, console)
+    task, config = prepare(experiment, options, console)
     shared = {"methods": [], "labels": {}, "seeds": [], "lr": experiment.lr, "exploration": experiment.exploration}
     folder = ResultFolder(place, {**config, **shared})
     try:
-        run_missing(experiment, options, folder, console)
+        run_missing(experiment.completed(task), options, folder, console)
     finally:
         folder.close()
 
@@ -145,7 +138,7 @@ def measure(rows: Sequence[Row], baseline: Sequence[Row], clock: str) -> Row:
     record: Row = {"steps": budget["step"], "seconds": budget[column], "own_seconds": last[column]}
     record["diverged"] = last["step"] < budget["step"]
     for split in ("train", "test"):
-        hit = None if record["diverged"] else reach(rows, f"{split}_loss", budget[f"{split}_loss"], clock)
+        hit = None if record["diverged"] else reach(rows, f"{split}_loss", budget[f"{split}_loss"], "step", column)
         record[f"steps_to_{split}_loss"], record[f"seconds_to_{split}_loss"] = hit or (None, None)
     for name in ("train_loss", "test_loss", "test_accuracy"):
         record[name], record[f"adam_{name}"] = last[name], budget[name]

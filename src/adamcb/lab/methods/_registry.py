@@ -7,80 +7,66 @@ Table 2; the rivals, which others published, all step with Adam, as the baseline
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
 import torch
-from torch.optim import Adam, Optimizer
-from torch.optim.optimizer import _default_to_fused_or_foreach
 
 from adamcb import _checks
 from adamcb.lab.methods._method import Method
+from adamcb.lab.methods._optimizers import LABELS, adam, adamx, adamx_paper, amsgrad
 from adamcb.lab.methods.rivals import InfoBatch, LastSeen, Presampling, SelectiveBackprop, VarianceReducerBandit
 from adamcb.lab.references import load_object
-from adamcb.optim import AdamX
 from adamcb.selection import CombinatorialBandit, ReplacementBandit, UniformSelection
 
 # Names of the past, and what they are called now.
 RENAMED = {"adambs-corrected": "adambs", "adamcb-scale-free": "adamcb"}
 
 
-def _uniform(
-    num_samples: int, batch_size: int, *, exploration: float, generator: torch.Generator | None
+def uniform(
+    num_samples: int, batch_size: int, *, exploration: float | None = None, generator: torch.Generator | None = None
 ) -> UniformSelection:
-    """Return reshuffled epochs, which have nothing to explore."""
+    """Return shuffled epochs, which have nothing to explore."""
     return UniformSelection(num_samples, batch_size, generator=generator)
 
 
-def _fused(kind: Callable[..., Optimizer], **settings: Any) -> Callable[..., Optimizer]:
-    """Return what builds an optimizer with Table 2's moments, on torch's fused kernel where the parameters allow it.
+def _paper(name: str, label: str, *parts: Any) -> Method:
+    """Return one of the paper's methods, with its γ, its optimizer and exact norms."""
+    return Method(name, label, *parts, scores="exact", exploration=0.4, keeps_optimizer=True)
 
-    That is `AdamCB`'s own default. All methods step the same way, so that their seconds can be compared.
-    """
-
-    def build(parameters: Iterable[torch.Tensor], *, lr: float) -> Optimizer:
-        listed = list(parameters)
-        fused, _ = _default_to_fused_or_foreach(listed, differentiable=False, use_fused=True)
-        return kind(listed, lr=lr, betas=(0.9, 0.999), eps=1e-8, fused=fused or None, **settings)
-
-    return build
-
-
-# Table 2 of the paper; lr and exploration are on `Method`, the batch size on the experiment.
-_adam, _amsgrad = _fused(Adam), _fused(Adam, amsgrad=True)
-_adamx = _fused(AdamX, beta1_decay=1 - 1e-8, bias_correction=True)
-_adamx_paper = _fused(AdamX, beta1_decay=1 - 1e-8, bias_correction=False)
 
 _REGISTERED = (
-    Method("adam", "Adam", _uniform, _adam),
-    Method("amsgrad", "AMSGrad", _uniform, _amsgrad),
-    Method("adamx", "AdamX", _uniform, _adamx),
-    Method("adamx-paper", "AdamX (paper)", _uniform, _adamx_paper),
-    Method("adambs", "AdamBS", partial(ReplacementBandit, form="corrected"), _adamx_paper, "exact"),
-    Method("adambs-original", "AdamBS (original)", partial(ReplacementBandit, form="original"), _adam, "exact"),
-    Method("adamcb-paper", "AdamCB (paper)", partial(CombinatorialBandit, feedback="bandit"), _adamx_paper, "exact"),
-    Method(
-        "adamcb-listing", "AdamCB (listing)", partial(CombinatorialBandit, feedback="listing"), _adamx_paper, "exact"
-    ),
-    Method("adamcb", "AdamCB", partial(CombinatorialBandit, feedback="scale-free"), _adamx),
+    Method("adam", "Adam", uniform, adam),
+    Method("amsgrad", "AMSGrad", uniform, amsgrad, keeps_optimizer=True),
+    Method("adamx", "AdamX", uniform, adamx, keeps_optimizer=True),
+    Method("adamx-paper", "AdamX (paper)", uniform, adamx_paper, keeps_optimizer=True),
+    _paper("adambs", "AdamBS", partial(ReplacementBandit, form="corrected"), adamx_paper),
+    _paper("adambs-original", "AdamBS (original)", partial(ReplacementBandit, form="original"), adam),
+    _paper("adamcb-paper", "AdamCB (paper)", partial(CombinatorialBandit, feedback="proof"), adamx_paper),
+    _paper("adamcb-listing", "AdamCB (listing)", partial(CombinatorialBandit, feedback="listing"), adamx_paper),
+    Method("adamcb", "AdamCB"),
 )
 METHODS = {method.name: method for method in _REGISTERED}
 _PUBLISHED = (
-    Method("last-norm", "last-seen norm", LastSeen, _adam, "exact"),
-    Method("last-loss", "last-seen loss", LastSeen, _adam, "losses"),
-    Method("vrb", "VRB", VarianceReducerBandit, _adam, "exact", needs=("total_steps",)),
-    Method("infobatch", "InfoBatch", InfoBatch, _adam, "losses", needs=("total_steps",)),
-    Method("selective-backprop", "Selective-Backprop", SelectiveBackprop, _adam, needs=("scorer",)),
-    Method("presampling", "presampling", Presampling, _adam, "last-layer", needs=("scorer",)),
+    Method("last-norm", "last-seen norm", LastSeen, adam, "exact"),
+    Method("last-loss", "last-seen loss", LastSeen, adam, "losses"),
+    Method("vrb", "VRB", VarianceReducerBandit, adam, "exact", needs=("total_steps",)),
+    Method("infobatch", "InfoBatch", InfoBatch, adam, "losses", needs=("total_steps",)),
+    Method("selective-backprop", "Selective-Backprop", SelectiveBackprop, adam, needs=("scorer",)),
+    Method("presampling", "presampling", Presampling, adam, "last-layer", needs=("scorer",)),
 )
 RIVALS = {method.name: method for method in _PUBLISHED}
 # What `adamcb compare` compares if nothing is asked for.
 DEFAULT_METHODS = ("adam", "adamx", "adambs", "adamcb-paper", "adamcb")
 
 
-def get_method(reference: str) -> Method:
-    """Return a method by name, or from a file as "FILE.py:NAME".
+def label_of(method: Method, optimizer: str | None) -> str:
+    """Return what readers see of a method where the experiment asks for an optimizer."""
+    return LABELS[optimizer] if method.name == "adam" and optimizer is not None else method.label
+
+
+def get_method(reference: str | Method) -> Method:
+    """Return a method by name, or from a file as "FILE.py:NAME"; a method itself is returned as it is.
 
     Raises:
         ValueError: The name is unknown, or the file has no such name.
@@ -91,6 +77,8 @@ def get_method(reference: str) -> Method:
         >>> get_method("adamcb-paper").label
         'AdamCB (paper)'
     """
+    if isinstance(reference, Method):
+        return reference
     if ":" not in reference:
         known = {**METHODS, **RIVALS}
         check_renamed(reference, RENAMED)

@@ -15,7 +15,7 @@ from rich.progress import (
 )
 from rich.progress import Progress as Bars
 
-from adamcb.lab.runs import Progress
+from adamcb.lab.runs.run import Progress
 from adamcb.lab.runs.workers import Event, Finished, Note
 
 QUIET_SECONDS = 10.0

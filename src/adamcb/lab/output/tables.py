@@ -117,7 +117,8 @@ def _caption(config: dict[str, Any]) -> str:
 def json_summary(summary: Sequence[Row], config: dict[str, Any], files: dict[str, str]) -> dict[str, Any]:
     """Return what `--json` prints: no number in it is NaN or infinite."""
     records = [{name: _finite(value) for name, value in record.items()} for record in summary]
-    return {"config": config, "baseline": baseline_of(config["methods"]), "summary": records, "files": files}
+    baseline, words = baseline_of(config["methods"]), config["verdict"]
+    return {"verdict": words, "config": config, "baseline": baseline, "summary": records, "files": files}
 
 
 def _finite(value: Any) -> Any:

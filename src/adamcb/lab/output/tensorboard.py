@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from adamcb.lab.errors import LabError
-from adamcb.lab.runs import Progress
+from adamcb.lab.runs.run import Progress
 from adamcb.lab.runs.workers import Event
 
 

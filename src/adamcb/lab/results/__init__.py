@@ -2,10 +2,11 @@
 
 from adamcb.lab.results.columns import Measure, Row, measures_of, result_columns
 from adamcb.lab.results.files import read_csv, read_json, whole_file, write_csv, write_json, write_text
-from adamcb.lab.results.folder import RUNS, ResultFolder, run_folder
+from adamcb.lab.results.folder import RUNS, Gathered, ResultFolder, run_folder
 
 __all__ = [
     "RUNS",
+    "Gathered",
     "Measure",
     "ResultFolder",
     "Row",

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from adamcb.lab.errors import LabError
 from adamcb.lab.experiment import COMPARED, option_of
@@ -22,6 +22,22 @@ except ImportError:  # not on Windows, where two commands at once are not notice
 RUNS = ".runs"
 # Without a config.json, a folder that holds one of these is somebody else's: we would overwrite it.
 OUTPUTS = ("results.csv", "selection.csv", "summary.csv", "summary.md", "report.html")
+
+
+class Gathered(NamedTuple):
+    """What the runs of a folder left.
+
+    Attributes:
+        results: The rows of results.csv.
+        selection: The rows of selection.csv.
+        notes: One for every run that diverged.
+        batches: By method, how many batches were chosen, and how many were drawn.
+    """
+
+    results: list[Row]
+    selection: list[Row]
+    notes: list[str]
+    batches: dict[str, tuple[int, int]]
 
 
 class ResultFolder:
@@ -88,19 +104,19 @@ class ResultFolder:
         """Return whether a run is complete."""
         return (self.run(method, seed) / "done.json").is_file()
 
-    def gather(self) -> tuple[list[Row], list[Row], list[str]]:
-        """Return the rows of results.csv, those of selection.csv, and a note for every run that diverged."""
-        results: list[Row] = []
-        selection: list[Row] = []
-        notes: list[str] = []
+    def gather(self) -> Gathered:
+        """Return what the runs left."""
+        found = Gathered([], [], [], {})
         for method in self.config["methods"]:
             for seed in self.config["seeds"]:
                 done = read_json(self.run(method, seed) / "done.json")
-                results += [{"method": method, "seed": seed, **row} for row in done["results"]]
-                selection += [{"method": method, "seed": seed, **row} for row in done["selection"]]
+                found.results += [{"method": method, "seed": seed, **row} for row in done["results"]]
+                found.selection += [{"method": method, "seed": seed, **row} for row in done["selection"]]
+                chosen, drawn = found.batches.get(method, (0, 0))
+                found.batches[method] = (chosen + done["num_chosen"], drawn + done["num_draws"])
                 if done["diverged"]:
-                    notes.append(f"{method} with seed {seed} diverged: {done['diverged']}")
-        return results, selection, notes
+                    found.notes.append(f"{method} with seed {seed} diverged: {done['diverged']}")
+        return found
 
 
 def run_folder(folder: Path, method: str, seed: int) -> Path:

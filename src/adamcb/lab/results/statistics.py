@@ -30,15 +30,15 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
     return mean, statistics.stdev(finite) if len(finite) > 1 else math.nan
 
 
-def reach(rows: Sequence[Row], measure: str, target: float, clock: str) -> tuple[float, float] | None:
-    """Return the steps and the seconds after which a loss was first at or below `target`, None if it never was.
+def reach(rows: Sequence[Row], measure: str, target: float, *columns: str) -> tuple[float, ...] | None:
+    """Return where a loss was first at or below `target`, in the units of `columns`; None if it never was.
 
     Between two evaluations the logarithm of the loss is taken to be a straight line.
     """
     for before, after in zip([rows[0], *rows], rows, strict=False):
         if after[measure] <= target:
             share = _share(before[measure], after[measure], target)
-            return tuple(before[name] + share * (after[name] - before[name]) for name in ("step", CLOCKS[clock]))
+            return tuple(before[name] + share * (after[name] - before[name]) for name in columns)
     return None
 
 

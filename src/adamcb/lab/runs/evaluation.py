@@ -1,16 +1,17 @@
-"""Loss and accuracy on all samples of a dataset."""
+"""Loss and metrics on all samples of a dataset."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
 
 from adamcb.lab.tasks.models import forward_layout
+from adamcb.lab.tasks.task import Task, fetch, to_device
 
 # Small enough for the processor's caches: of a CNN, 1000 at a time take twice as long.
 EVALUATION_BATCH = 128
@@ -18,25 +19,37 @@ LOOK_SECONDS = 0.2
 
 
 def evaluate(
-    model: nn.Module, samples: TensorDataset, device: torch.device, look: Callable[[], None]
-) -> tuple[float, float]:
-    """Return mean loss and accuracy; `look` is called between batches."""
-    images, labels = samples.tensors
-    loss = correct = 0.0
+    task: Task, model: nn.Module, samples: Any, device: torch.device, look: Callable[[], None]
+) -> dict[str, float]:
+    """Return the mean loss and every metric of a dataset; `look` is called between batches."""
+    loss, parts = 0.0, []
+    model.eval()
+    layout = forward_layout(model)
     next_look = time.monotonic() + LOOK_SECONDS
-    for part, target in zip(images.split(EVALUATION_BATCH), labels.split(EVALUATION_BATCH), strict=True):
-        losses, predictions = predict(model, part, target, device)
+    for start in range(0, len(samples), EVALUATION_BATCH):
+        batch = fetch(samples, range(start, min(start + EVALUATION_BATCH, len(samples))))
+        with torch.no_grad():
+            losses, outputs, targets = _predict(task, model, to_device(batch, device, layout))
         loss += losses.double().sum().item()
-        correct += (predictions == target).sum().item()
+        if outputs is not None:
+            parts.append((outputs, targets))
         if time.monotonic() >= next_look:
             look()
             next_look = time.monotonic() + LOOK_SECONDS
-    return loss / len(labels), correct / len(labels)
+    found = {"loss": loss / len(samples)}
+    if task.metrics:
+        outputs, targets = (torch.cat(column) for column in zip(*parts, strict=True))
+        found |= {name: metric(outputs, targets) for name, metric in task.metrics.items()}
+    return found
 
 
-def predict(model: nn.Module, images: Tensor, labels: Tensor, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return the loss and the predicted class of every sample."""
-    model.eval()
-    with torch.no_grad():
-        logits = model(images.to(device, memory_format=forward_layout(model))).cpu()
-    return F.cross_entropy(logits, labels, reduction="none"), logits.argmax(1)
+def _predict(task: Task, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor | None, Any]:
+    """Return losses, outputs and targets of a batch; no outputs where no metric needs them."""
+    if task.is_plain:
+        logits, labels = (part.cpu() for part in task.predictions(model, batch))
+        return F.cross_entropy(logits, labels, reduction="none"), logits, labels
+    losses = task.losses(model, batch)
+    if not task.metrics:
+        return losses, None, None
+    outputs, targets = task.predictions(model, batch)
+    return losses, outputs.cpu(), targets.cpu()

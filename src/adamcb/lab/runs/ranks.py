@@ -7,16 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from adamcb.lab.methods import get_method
-from adamcb.lab.runs import Progress, Run, warm_up
-from adamcb.lab.runs.workers import WORTH_TIMING, Event, Finished, Job, Task
-from adamcb.lab.tasks.datasets import load_dataset
+from adamcb.lab.runs.run import Progress
+from adamcb.lab.runs.workers import Assignment, Event, Job, run_here
 from adamcb.training import Ranks
 
 
@@ -38,31 +36,16 @@ def joined(device: str) -> Iterator[Ranks]:
         dist.destroy_process_group()
 
 
-def tell(work: tuple[Job, Sequence[Task]] | None) -> None:
+def tell(work: tuple[Job, Sequence[Assignment]] | None) -> None:
     """Tell the other ranks what to train; None: there is an error, and nothing to do."""
     dist.broadcast_object_list([work])
 
 
-def hear() -> tuple[Job, Sequence[Task]] | None:
+def hear() -> tuple[Job, Sequence[Assignment]] | None:
     """Return what rank 0 tells."""
     heard: list[Any] = [None]
     dist.broadcast_object_list(heard)
     return heard[0]
-
-
-def run_together(job: Job, tasks: Sequence[Task], listen: Callable[[Event], None]) -> None:
-    """Do all tasks, one after another, each by all ranks; `listen` hears every event of this one."""
-    data = load_dataset(job.experiment.dataset, data_dir=job.data_dir, fraction=job.experiment.fraction)
-    warm: set[str] = set()
-    for task in tasks:
-        if task.method not in warm and job.experiment.total_steps(len(data.train)) >= WORTH_TIMING:
-            warm_up(job.experiment, get_method(task.method), data)
-            warm.add(task.method)
-        run = Run(
-            job.experiment, task.method, task.seed, data, job.folder, listen, checkpoint_seconds=job.checkpoint_seconds
-        )
-        run.train()
-        listen(Finished(run.method.name, task.seed))
 
 
 def follow() -> int:
@@ -70,7 +53,7 @@ def follow() -> int:
     work = hear()
     if work is None:
         return 1
-    run_together(*work, listen=_ignore)
+    run_here(*work, listen=_ignore)
     return 0
 
 

@@ -11,28 +11,21 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 
 from adamcb._seeds import derived_seed
 from adamcb.lab.errors import Interrupted
 from adamcb.lab.experiment import Experiment
-from adamcb.lab.methods import get_method
-from adamcb.lab.methods.rivals import Scorer
+from adamcb.lab.methods import Method, get_method
 from adamcb.lab.results import Row, read_json, run_folder, whole_file, write_json
-from adamcb.lab.runs.building import (
-    GLOBAL,
-    WRONG_LABELS,
-    among_ranks,
-    build_selection,
-    build_trainer,
-    initial_model,
-    learns,
-    train_batch,
-)
+from adamcb.lab.results.columns import column_of
+from adamcb.lab.runs.building import among_ranks, build_trainer, initial_model, train_batch
 from adamcb.lab.runs.clock import Clock
-from adamcb.lab.runs.evaluation import evaluate, predict
-from adamcb.lab.runs.watch import WatchedSelection
-from adamcb.lab.tasks.datasets import ImageData
-from adamcb.lab.tasks.label_noise import with_wrong_labels
+from adamcb.lab.runs.evaluation import evaluate
+from adamcb.lab.runs.watch import Watch
+from adamcb.lab.seeds import GLOBAL
+from adamcb.lab.tasks.images import ImageTask
+from adamcb.lab.tasks.task import Task, fetch, to_device
 from adamcb.training import Ranks
 
 MOST_CHOSEN = 48
@@ -59,7 +52,7 @@ class Run:
         experiment: What is compared.
         reference: The method, as `get_method` takes it.
         seed: Decides the initial parameters, the same for all methods, and every random choice after them.
-        data: The dataset.
+        task: What is trained on.
         folder: The result folder.
         report: Called with `Progress` now and then; raises `Interrupted` to stop the run, which then saves itself.
         checkpoint_seconds: How long to train between checkpoints, at least; nor do they take more than a twentieth.
@@ -68,27 +61,27 @@ class Run:
     def __init__(
         self,
         experiment: Experiment,
-        reference: str,
+        reference: str | Method,
         seed: int,
-        data: ImageData,
+        task: Task,
         folder: Path,
         report: Callable[[Progress], None],
         *,
         checkpoint_seconds: float = 10.0,
     ) -> None:
-        if experiment.label_noise is not None:
-            data = with_wrong_labels(data, experiment.label_noise, derived_seed(seed, WRONG_LABELS))
-        self.experiment, self.seed, self.data, self.report = experiment, seed, data, report
+        self.experiment, self.seed, self.report = experiment.completed(task), seed, report
+        self.task = task.prepared(seed)
         self.method = get_method(reference)
         self.folder, self.place = folder, run_folder(folder, self.method.name, seed)
-        self.total_steps = experiment.total_steps(len(data.train))
-        self.steps_per_epoch = len(data.train) // experiment.batch_size
+        size = len(self.task.train)
+        self.total_steps = self.experiment.total_steps(size)
+        self.steps_per_epoch = self.experiment.steps_per_epoch(size)
         self.ranks = Ranks.current()
-        self.model = initial_model(experiment, data, seed)
+        self.model = initial_model(self.task, seed, experiment.device)
         self._called = among_ranks(self.model, self.ranks)
-        scorer = Scorer(self.model, data.train, experiment.device)
-        self.watch = WatchedSelection(build_selection(experiment, self.method, len(data.train), seed, scorer=scorer))
-        self.trainer = build_trainer(experiment, self.method, self.model, self.watch, data.train)
+        assert self.experiment.batch_size is not None
+        self.watch = Watch(size, self.experiment.batch_size, norms=self.method.hears_norms)
+        self.trainer = build_trainer(self.experiment, self.method, self.task, self.model, seed, observers=(self.watch,))
         self.lr = [group["lr"] for group in self.trainer.optimizer.param_groups]
         self.results: list[Row] = []
         self.between: list[Row] = []  # as `results`, within epochs
@@ -127,7 +120,8 @@ class Run:
         if self.ranks.rank:
             return
         self._write_chosen()
-        write_json(self.place / "done.json", {**self._rows(), "diverged": diverged})
+        counts = {"num_draws": self.watch.num_draws, "num_chosen": self.watch.num_chosen}
+        write_json(self.place / "done.json", {**self._rows(), **counts, "diverged": diverged})
         for leftover in ("checkpoint.pt", "progress.json"):
             (self.place / leftover).unlink(missing_ok=True)
 
@@ -145,7 +139,7 @@ class Run:
         self.clock.start()
         for batch in self.trainer:
             self._set_lr()
-            loss = train_batch(self.trainer, self._called, self.method, self.watch.selection, batch)
+            loss = train_batch(self.trainer, self.task, self._called, batch)
             if time.perf_counter() >= self._next_look:
                 self._synchronize()
                 self.clock.stop()
@@ -194,7 +188,7 @@ class Run:
         return within in {round(part * self.steps_per_epoch / times) for part in range(times)}
 
     def _evaluate_if_due(self) -> None:
-        """Note loss and accuracy if that belongs here and was not done before the run was stopped."""
+        """Note losses and metrics if that belongs here and was not done before the run was stopped."""
         if not self._is_due() or any(row["step"] == self.step for row in (*self.results[-1:], *self.between[-1:])):
             return
         row = self._evaluate()
@@ -203,17 +197,17 @@ class Run:
             self._look()
             return
         self.results.append(row)
-        self.selection.append({"epoch": row["epoch"], "step": self.step, **self.watch.read()})
+        self.selection.append({"epoch": row["epoch"], "step": self.step, **self.watch.read(self.trainer.selection)})
         self._loss = row["train_loss"]
         self._look(row)
 
     def _evaluate(self) -> Row:
-        """Return loss and accuracy on all data, measured off the clock."""
+        """Return losses and metrics on all data, measured off the clock."""
         row: Row = {"epoch": -(-self.step // self.steps_per_epoch), "step": self.step, **self.clock.read()}
         row["samples"] = self.watch.samples_drawn
-        for split, samples in (("train", self.data.train), ("test", self.data.test)):
-            loss, accuracy = evaluate(self.model, samples, self.trainer.device, self._look)
-            row |= {f"{split}_loss": loss, f"{split}_accuracy": accuracy}
+        for split in ("train", "test"):
+            found = evaluate(self.task, self.model, getattr(self.task, split), self.trainer.device, self._look)
+            row |= {f"{split}_{column_of(name)}": value for name, value in found.items()}
         if not math.isfinite(row["train_loss"]) or not math.isfinite(row["test_loss"]):
             raise FloatingPointError("the loss on all data is not finite any more.")
         return row
@@ -228,14 +222,17 @@ class Run:
             return
         start = time.monotonic()
         write_json(self.place / "progress.json", self._rows())
-        self.trainer.save(self.place / "checkpoint.pt", extra=self.clock.read())
+        extra = {"clock": self.clock.read(), "watch": self.watch.state_dict()}
+        self.trainer.save(self.place / "checkpoint.pt", extra=extra)
         now = time.monotonic()
         self._next_save = now + max(self.checkpoint_seconds, 20 * (now - start))
 
     def _resume(self) -> None:
         if not (self.place / "checkpoint.pt").is_file():
             return
-        self.clock.set(self.trainer.load(self.place / "checkpoint.pt"))
+        extra = self.trainer.load(self.place / "checkpoint.pt")
+        self.clock.set(extra["clock"])
+        self.watch.load_state_dict(extra["watch"])
         rows = read_json(self.place / "progress.json")
         self.results, self.selection, self.between = (
             [row for row in rows.get(name, []) if row["step"] <= self.step]
@@ -243,21 +240,23 @@ class Run:
         )
 
     def _write_chosen(self) -> None:
-        """Write the samples that were chosen most, with what the model makes of them now."""
-        if not learns(self.watch.selection):
+        """Write the pictures that were chosen most, with what the model makes of them now."""
+        if not isinstance(self.task, ImageTask) or not self.trainer.selection.learns:
             return
-        order = np.argsort(-self.watch.counts, kind="stable")[:MOST_CHOSEN]
-        images, labels = (tensor[torch.from_numpy(order)] for tensor in self.data.train.tensors)
-        losses, predictions = predict(self.model, images, labels, self.trainer.device)
-        pixels = self.data.to_pixels(images).numpy()
+        order = np.argsort(-self.watch.counts, kind="stable")[:MOST_CHOSEN].astype(np.int64)
+        images, labels = fetch(self.task.data.train, order.tolist())
+        self.model.eval()
+        with torch.no_grad():
+            logits = self.model(to_device(images, self.trainer.device)).cpu()
+        pixels = self.task.data.to_pixels(images).numpy()
         (self.folder / "chosen").mkdir(exist_ok=True)
         with whole_file(self.folder / "chosen" / f"{self.method.name}-seed{self.seed}.npz") as place:
             np.savez_compressed(
                 place,
-                index=order.astype(np.int64),
+                index=order,
                 count=self.watch.counts[order],
                 label=labels.numpy(),
-                prediction=predictions.numpy(),
-                loss=losses.numpy(),
+                prediction=logits.argmax(1).numpy(),
+                loss=F.cross_entropy(logits, labels, reduction="none").numpy(),
                 image=pixels[..., 0] if pixels.shape[-1] == 1 else pixels,
             )

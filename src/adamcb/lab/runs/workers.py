@@ -18,6 +18,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
@@ -27,9 +28,11 @@ import torch
 
 from adamcb.lab.errors import Interrupted, LabError, describe
 from adamcb.lab.experiment import Experiment
-from adamcb.lab.methods import get_method
-from adamcb.lab.runs import Progress, Run, warm_up
-from adamcb.lab.tasks.datasets import DataFileError, ImageData, load_dataset
+from adamcb.lab.methods import Method, get_method
+from adamcb.lab.runs.building import warm_up
+from adamcb.lab.runs.run import Progress, Run
+from adamcb.lab.tasks.datasets import DataFileError
+from adamcb.lab.tasks.task import Task
 
 STOP, END = "stop", "end"
 # How long a worker may take to save itself before it is ended from outside; nothing is lost but the last epoch.
@@ -40,10 +43,10 @@ WORTH_TIMING = 10
 
 
 @dataclass(frozen=True)
-class Task:
+class Assignment:
     """A run to do: a method as `get_method` takes it, and a seed."""
 
-    method: str
+    method: str | Method
     seed: int
 
 
@@ -81,19 +84,24 @@ class Job:
     data_dir: str | None
     threads: int
     checkpoint_seconds: float
+    task: Task | None = None  # one that no name leads to
+
+    def load_task(self) -> Task:
+        """Return what to train on."""
+        return self.task or self.experiment.load_task(self.data_dir)
 
 
-def run_all(job: Job, tasks: Sequence[Task], jobs: int, listen: Callable[[Event], None]) -> None:
-    """Do all tasks in `jobs` processes; `listen` hears every event.
+def run_all(job: Job, orders: Sequence[Assignment], jobs: int, listen: Callable[[Event], None]) -> None:
+    """Do all runs in `jobs` processes; `listen` hears every event.
 
     Raises:
         LabError: A run failed, or a process died. What was complete stays so, and the same command goes on.
         KeyboardInterrupt: Somebody pressed Ctrl-C; every worker has saved itself.
     """
-    waiting = deque(tasks)
+    waiting = deque(orders)
     workers: dict[Any, BaseProcess] = {}
     try:
-        for _ in range(min(jobs, len(tasks))):
+        for _ in range(min(jobs, len(orders))):
             connection, process = _start_worker(job)
             workers[connection] = process
             connection.send(waiting.popleft())
@@ -120,9 +128,9 @@ def _start_worker(job: Job) -> tuple[Connection, BaseProcess]:
 
 
 def _hear(
-    connection: Any, workers: dict[Any, BaseProcess], waiting: deque[Task], listen: Callable[[Event], None]
+    connection: Any, workers: dict[Any, BaseProcess], waiting: deque[Assignment], listen: Callable[[Event], None]
 ) -> None:
-    """Take one event from a worker, and give it the next task if it is free."""
+    """Take one event from a worker, and give it the next run if it is free."""
     try:
         event = connection.recv()
     except (EOFError, ConnectionError):
@@ -156,41 +164,56 @@ def _stop(workers: dict[Any, BaseProcess]) -> None:
 
 
 def _work(job: Job, connection: Connection) -> None:
-    """Be a worker: do the tasks that come over the pipe."""
+    """Be a worker: do the runs that come over the pipe."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(job.threads)
     logging.getLogger("adamcb").addHandler(logging.NullHandler())  # the parent has told the same already
     warnings.showwarning = lambda message, category, *_: connection.send(Note(f"{category.__name__}: {message}"))
-    task = None
+    order = None
     try:
-        data = load_dataset(job.experiment.dataset, data_dir=job.data_dir, fraction=job.experiment.fraction)
-        warm: set[str] = set()
-        while isinstance(task := connection.recv(), Task):
-            if task.method not in warm and job.experiment.total_steps(len(data.train)) >= WORTH_TIMING:
-                warm_up(job.experiment, get_method(task.method), data)
-                warm.add(task.method)
-            _do(job, task, data, connection)
+        runner = Runner(job)
+        while isinstance(order := connection.recv(), Assignment):
+            runner.do(order, partial(_report, connection))
+            connection.send(Finished(get_method(order.method).name, order.seed))
     except (Interrupted, EOFError):
         return
     except Exception as error:
-        who = f"{task.method} with seed {task.seed}: " if isinstance(task, Task) else ""
+        who = f"{get_method(order.method).name} with seed {order.seed}: " if isinstance(order, Assignment) else ""
         expected = isinstance(error, (LabError, OSError, DataFileError))
         details = "" if expected else "\n" + traceback.format_exc()
         connection.send(Failed(f"{who}{describe(error)}{details}"))
 
 
-def _do(job: Job, task: Task, data: ImageData, connection: Connection) -> None:
-    def report(progress: Progress) -> None:
-        if connection.poll():
-            raise Interrupted("stopped")
-        connection.send(progress)
+def _report(connection: Connection, progress: Progress) -> None:
+    if connection.poll():
+        raise Interrupted("stopped")
+    connection.send(progress)
 
-    run = Run(
-        job.experiment, task.method, task.seed, data, job.folder, report, checkpoint_seconds=job.checkpoint_seconds
-    )
-    run.train()
-    connection.send(Finished(run.method.name, task.seed))
+
+class Runner:
+    """Does runs, one after another; what all of them share is loaded once."""
+
+    def __init__(self, job: Job) -> None:
+        self.job, self.task = job, job.load_task()
+        self.experiment = job.experiment.completed(self.task)
+        self._warm: set[str | Method] = set()
+
+    def do(self, order: Assignment, report: Callable[[Progress], None]) -> None:
+        """Do one run. The first of a method that is worth timing is warmed up."""
+        if order.method not in self._warm and self.experiment.total_steps(len(self.task.train)) >= WORTH_TIMING:
+            warm_up(self.experiment, get_method(order.method), self.task)
+            self._warm.add(order.method)
+        settings = (self.experiment, order.method, order.seed, self.task, self.job.folder, report)
+        Run(*settings, checkpoint_seconds=self.job.checkpoint_seconds).train()
+
+
+def run_here(job: Job, orders: Sequence[Assignment], listen: Callable[[Event], None]) -> None:
+    """Do all runs in this process, one after another; `listen` hears every event."""
+    runner = Runner(job)
+    for order in orders:
+        runner.do(order, listen)
+        listen(Finished(get_method(order.method).name, order.seed))
 
 
 def _end_with_parent() -> None:

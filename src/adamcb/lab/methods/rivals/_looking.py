@@ -11,14 +11,11 @@ import torch
 
 from adamcb import _checks
 from adamcb.lab.methods.rivals._scoring import Scores
-from adamcb.selection import Draw
-from adamcb.selection._base import BaseSelection
-from adamcb.selection._draw import empty_draw
-from adamcb.selection._random import new_seed, permutation
+from adamcb.selection import Draw, Selection, ShuffledEpochs
 
 
-class LookingSelection(BaseSelection):
-    """Takes its candidates from reshuffled epochs.
+class LookingSelection(Selection):
+    """Takes its candidates from shuffled epochs.
 
     Args:
         num_samples: n.
@@ -27,8 +24,6 @@ class LookingSelection(BaseSelection):
         generator: Where all random numbers come from.
     """
 
-    _learned_keys = ("order_seed", "position")
-
     def __init__(
         self,
         num_samples: int,
@@ -36,40 +31,26 @@ class LookingSelection(BaseSelection):
         scorer: Callable[[np.ndarray], Scores],
         generator: torch.Generator | None,
     ) -> None:
-        super().__init__(num_samples, batch_size, generator)
+        super().__init__(num_samples, batch_size, generator=generator)
         self.scorer = scorer
-        self._start_epoch(new_seed(self.generator))
-
-    def _start_epoch(self, seed: int) -> None:
-        self._order_seed, self._position = seed, 0
-        self._order = permutation(self.num_samples, seed)
-
-    def _candidates(self, count: int) -> np.ndarray:
-        """Return the next `count` samples of the epoch; what is left of it at its end is dropped."""
-        if self._position + count > self.num_samples:
-            self._start_epoch(new_seed(self.generator))
-        first = self._position
-        self._position += count
-        return self._order[first : first + count].astype(np.int64)
-
-    def _drawn(self, indices: np.ndarray, probs: Any, loss_weights: Any) -> Draw:
-        draw = empty_draw(self.batch_size, self._origin)
-        draw.indices[:], draw.probs[:], draw.loss_weights[:] = indices, probs, loss_weights
-        return draw.frozen()
+        self._epochs = ShuffledEpochs(self.num_samples, self.generator)
 
     def _uniform(self, indices: np.ndarray) -> Draw:
-        return self._drawn(indices, self.batch_size / self.num_samples, 1.0 / self.batch_size)
+        return self.make_draw(indices, self.batch_size / self.num_samples, 1.0 / self.batch_size)
 
     def inclusion_probs(self) -> np.ndarray:
         """Return float64[n], K/n: what can be said before the forward pass."""
         return np.full(self.num_samples, self.batch_size / self.num_samples)
 
     def _learned(self) -> dict[str, Any]:
-        return {"order_seed": self._order_seed, "position": self._position}
+        return {"epochs": self._epochs.state_dict()}
+
+    def _check_state(self, state: Any) -> None:
+        super()._check_state(state)
+        self._epochs.check_state(state["epochs"], "state['epochs']")
 
     def _restore(self, state: dict[str, Any]) -> None:
-        self._start_epoch(state["order_seed"])
-        self._position = state["position"]
+        self._epochs.load_state_dict(state["epochs"])
 
 
 class SelectiveBackprop(LookingSelection):
@@ -91,8 +72,7 @@ class SelectiveBackprop(LookingSelection):
         generator: Where all random numbers come from.
     """
 
-    learns = False  # from the scores of batches; it learns from its own forward passes
-    _learned_keys = ("order_seed", "position", "draws", "queue", "history")
+    learns = False  # from batches; it learns from its own forward passes
 
     def __init__(
         self,
@@ -115,9 +95,9 @@ class SelectiveBackprop(LookingSelection):
         """Look at candidates until K of them are taken."""
         self._draws += 1
         if self._draws <= self.num_samples // self.batch_size:
-            return self._uniform(self._candidates(self.batch_size))
+            return self._uniform(self._epochs.take(self.batch_size))
         while len(self._queue) < self.batch_size:
-            candidates = self._candidates(self.batch_size)
+            candidates = self._epochs.take(self.batch_size)
             taken = self._take(self.scorer(candidates).losses)
             self._queue = np.concatenate([self._queue, candidates[taken]])
         batch, self._queue = self._queue[: self.batch_size], self._queue[self.batch_size :]
@@ -135,10 +115,6 @@ class SelectiveBackprop(LookingSelection):
         first, last = (np.searchsorted(ascending, losses, side=side) for side in ("left", "right"))
         ranks = (first + 1 + last) / 2  # the mean of those of equal losses, which are first + 1 to last
         return (ranks / len(ascending)) ** self.beta
-
-    def update(self, draw: Draw, norms: Any) -> None:
-        """Check `draw` and `norms` as every selection does; it learned from the forward pass."""
-        _checks.vector("norms", self._check_feedback(draw, norms))
 
     def _settings(self) -> dict[str, Any]:
         return {**super()._settings(), "beta": self.beta, "history": self.history}
@@ -175,8 +151,6 @@ class Presampling(LookingSelection):
         generator: Where all random numbers come from.
     """
 
-    _learned_keys = ("order_seed", "position", "tau")
-
     def __init__(
         self,
         num_samples: int,
@@ -200,8 +174,8 @@ class Presampling(LookingSelection):
     def draw(self) -> Draw:
         """Return the next batch of the epoch, or one that is chosen from candidates."""
         if self.tau <= self.threshold:
-            return self._uniform(self._candidates(self.batch_size))
-        candidates = self._candidates(self.num_candidates)
+            return self._uniform(self._epochs.take(self.batch_size))
+        candidates = self._epochs.take(self.num_candidates)
         probs = _normalized(self.scorer(candidates).bounds)
         self._note(probs)
         targets = torch.rand(self.batch_size, dtype=torch.float64, generator=self.generator).numpy()
@@ -209,13 +183,13 @@ class Presampling(LookingSelection):
         # Rounding must not lead past the last candidate that can be drawn.
         picked = np.minimum(np.searchsorted(sums, targets * sums[-1], side="right"), np.flatnonzero(probs)[-1])
         loss_weights = 1.0 / (self.batch_size * self.num_candidates * probs[picked])
-        return self._drawn(candidates[picked], 1.0 / (self.num_samples * loss_weights), loss_weights)
+        return self.make_draw(candidates[picked], 1.0 / (self.num_samples * loss_weights), loss_weights)
 
-    def update(self, draw: Draw, norms: Any) -> None:
+    def update(self, draw: Draw, scores: Any) -> None:
         """Estimate τ from a uniform batch's norms at the logits; a chosen one has told it already."""
-        scores = _checks.vector("norms", self._check_feedback(draw, norms))
+        values = self.check(draw, scores)
         if np.all(draw.loss_weights == 1.0 / self.batch_size):
-            self._note(_normalized(scores))
+            self._note(_normalized(values))
 
     def _note(self, probs: np.ndarray) -> None:
         # The paper's (1 − ‖g − u‖²/‖g‖²)^(−1/2), u being uniform.

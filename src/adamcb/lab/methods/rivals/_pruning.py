@@ -8,12 +8,10 @@ import numpy as np
 import torch
 
 from adamcb import _checks
-from adamcb.selection import Draw
-from adamcb.selection._base import BaseSelection
-from adamcb.selection._draw import empty_draw
+from adamcb.selection import Draw, Selection
 
 
-class InfoBatch(BaseSelection):
+class InfoBatch(Selection):
     """InfoBatch (Qin et al. 2024, "InfoBatch: lossless training speed up by unbiased dynamic data pruning").
 
     At the start of an epoch, of the samples whose last loss is below the mean of all last losses a share r is left out
@@ -35,8 +33,6 @@ class InfoBatch(BaseSelection):
         generator: Where all random numbers come from.
     """
 
-    _learned_keys = ("scores", "order", "is_rescaled", "position", "steps")
-
     def __init__(
         self,
         num_samples: int,
@@ -48,7 +44,7 @@ class InfoBatch(BaseSelection):
         exploration: float | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(num_samples, batch_size, generator)
+        super().__init__(num_samples, batch_size, generator=generator)
         self.total_steps = _checks.integer("total_steps", total_steps, low=1)
         self.prune_ratio = _checks.real("prune_ratio", prune_ratio, low=0.0, high=1.0, high_open=True)
         self.delta = _checks.real("delta", delta, low=0.0, high=1.0)
@@ -79,15 +75,12 @@ class InfoBatch(BaseSelection):
         self._position += self.batch_size
         self._steps += 1
         kept_share = np.where(self._is_rescaled[part], 1.0 - self.prune_ratio, 1.0)
-        draw = empty_draw(self.batch_size, self._origin)
-        draw.indices[:] = self._order[part]
-        draw.probs[:] = kept_share * self.batch_size / len(self._order)
-        draw.loss_weights[:] = 1.0 / (kept_share * self.batch_size)
-        return draw.frozen()
+        probs = kept_share * self.batch_size / len(self._order)
+        return self.make_draw(self._order[part], probs, 1.0 / (kept_share * self.batch_size))
 
-    def update(self, draw: Draw, norms: Any) -> None:
-        """Remember the losses of the samples of `draw`; its `norms` are losses."""
-        self._scores[draw.indices] = _checks.vector("norms", self._check_feedback(draw, norms))
+    def update(self, draw: Draw, scores: Any) -> None:
+        """Remember the losses of the samples of `draw`: they are its scores."""
+        self._scores[draw.indices] = self.check(draw, scores)
 
     def inclusion_probs(self) -> np.ndarray:
         """Return float64[n], the same for all that this epoch kept, 0 for the others; it sums to K."""

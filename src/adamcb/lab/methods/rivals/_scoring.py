@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.utils.data import TensorDataset
 
 from adamcb.lab.tasks.models import forward_layout
+from adamcb.lab.tasks.task import fetch, to_device
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,18 +41,17 @@ class Scorer:
 
     Args:
         model: The model in training. It is put into evaluation mode for the pass: dropout would score another model.
-        samples: Inputs and labels.
+        samples: A dataset of inputs and labels.
         device: Where the model is.
     """
 
-    def __init__(self, model: nn.Module, samples: TensorDataset, device: torch.device | str) -> None:
+    def __init__(self, model: nn.Module, samples: Any, device: torch.device | str) -> None:
         self.model, self.samples, self.device = model, samples, torch.device(device)
         self._layout = forward_layout(model)
 
     def __call__(self, indices: np.ndarray) -> Scores:
         """Return the scores of the samples at `indices` (int64[m])."""
-        inputs, labels = (tensor[torch.from_numpy(indices)] for tensor in self.samples.tensors)
-        inputs, labels = inputs.to(self.device, memory_format=self._layout), labels.to(self.device)
+        inputs, labels = to_device(fetch(self.samples, indices.tolist()), self.device, self._layout)
         training = self.model.training
         self.model.eval()
         with torch.no_grad():

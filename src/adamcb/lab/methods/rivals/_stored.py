@@ -1,4 +1,7 @@
-"""Rivals that remember one number a sample and draw with replacement in proportion to it."""
+"""Rivals that remember one number per sample and draw with replacement in proportion to it.
+
+The draws are AdamBS's, so that on the clock these rivals pay no more for a draw than we do.
+"""
 
 from __future__ import annotations
 
@@ -8,69 +11,17 @@ import numpy as np
 import torch
 
 from adamcb import _checks
-from adamcb.selection import Draw
-from adamcb.selection._base import BaseSelection
-from adamcb.selection._depround import draw_with_replacement
-from adamcb.selection._draw import empty_draw
-from adamcb.selection._random import Uniforms, new_seed, permutation
-from adamcb.selection._tree import SMALLEST, build_tree, in_range, refresh, total_weight
+from adamcb.selection import Draw, ReplacementSelection, ShuffledEpochs
 
 
-class StoredScores(BaseSelection):
-    """Draws K samples independently from pᵢ = (1 − γ) sᵢ/Σⱼsⱼ + γ/n, in O(K log n). A subclass says what s is.
-
-    The draws are AdamBS's, so that on the clock these rivals pay no more for a draw than we do.
-    """
-
-    def __init__(
-        self, num_samples: int, batch_size: int, exploration: float, generator: torch.Generator | None
-    ) -> None:
-        super().__init__(num_samples, batch_size, generator)
-        self.exploration = _checks.real("exploration", exploration, low=0.0, high=1.0)
-        self._uniforms = Uniforms(self.batch_size, self.generator)
-        self._tree = build_tree(np.ones(self.num_samples))
-
-    def draw(self) -> Draw:
-        """Choose K samples, one of them possibly several times."""
-        draw = empty_draw(self.batch_size, self._origin)
-        arrays = (draw.indices, draw.probs, draw.loss_weights)
-        draw_with_replacement(self._tree, self.num_samples, *self._slope_and_base(), self._uniforms.take(), *arrays)
-        return draw.frozen()
-
-    def _slope_and_base(self) -> tuple[float, float]:
-        total = total_weight(self._tree)
-        if total <= 0.0:  # all gradients have vanished: there is nothing to prefer
-            return 0.0, 1.0 / self.num_samples
-        return (1.0 - self.exploration) / total, self.exploration / self.num_samples
-
-    def inclusion_probs(self) -> np.ndarray:
-        """Return float64[n], how often every sample is expected in the next batch; it sums to K. O(n)."""
-        slope, base = self._slope_and_base()
-        return self.batch_size * (slope * self._tree.leaves[: self.num_samples] + base)
-
-    def _assign(self, indices: np.ndarray, scores: np.ndarray) -> None:
-        """Set s at `indices`; of repeats the last counts."""
-        self._tree.leaves[indices] = np.where(scores > 0.0, np.maximum(scores, SMALLEST), 0.0)
-        refresh(self._tree, np.unique(indices))
-
-    def _settings(self) -> dict[str, Any]:
-        return {**super()._settings(), "exploration": self.exploration}
-
-    def _learned(self) -> dict[str, Any]:
-        return {"uniforms": torch.from_numpy(self._uniforms.rest.copy())}
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        self._uniforms.rest = state["uniforms"].numpy().copy()
-
-
-class LastSeen(StoredScores):
-    """Last-seen sampling: s is what each sample's gradient norm, or loss, was when it was last in a batch.
+class LastSeen(ReplacementSelection):
+    """Last-seen sampling: weights are what each sample's gradient norm, or loss, was when it was last in a batch.
 
     The norm is the variance-minimizing choice if nothing moved since (Alain et al. 2015, "Variance reduction in SGD by
     distributed importance sampling", with stale norms); the loss is the usual cheap stand-in (Loshchilov and Hutter
     2015, "Online batch selection", without their ranks). Both are mixed with uniform sampling and weighted to stay
-    unbiased. There is no published γ: it is that of the other methods. The first epoch is a reshuffled one, in which
-    every sample is seen; what it drops (n mod K) counts as an average sample.
+    unbiased. There is no published γ: it is that of the other methods. The first epoch is a shuffled one, in which
+    every sample is seen. The n mod K samples that it drops count as average ones.
 
     Args:
         num_samples: n.
@@ -78,8 +29,6 @@ class LastSeen(StoredScores):
         exploration: γ, the share of uniform sampling.
         generator: Where all random numbers come from.
     """
-
-    _learned_keys = ("uniforms", "scores", "order_seed", "drawn")
 
     def __init__(
         self,
@@ -89,54 +38,49 @@ class LastSeen(StoredScores):
         exploration: float = 0.4,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(num_samples, batch_size, exploration, generator)
+        super().__init__(num_samples, batch_size, exploration=exploration, generator=generator)
         self._scores = np.full(self.num_samples, np.nan)
-        self._order_seed, self._drawn = new_seed(self.generator), 0
-        self._order = permutation(self.num_samples, self._order_seed)
+        self._epochs, self._drawn = ShuffledEpochs(self.num_samples, self.generator), 0
 
     @property
     def _first_epoch(self) -> bool:
-        return self._drawn <= self.num_samples // self.batch_size
+        return self._drawn <= self.draws_per_epoch
 
     def draw(self) -> Draw:
         """Choose K samples: the next of the first epoch, and with replacement after it."""
         self._drawn += 1
-        if not self._first_epoch:
-            if self._drawn == self.num_samples // self.batch_size + 1:
-                self._build()
-            return super().draw()
-        draw = empty_draw(self.batch_size, self._origin)
-        first = (self._drawn - 1) * self.batch_size
-        draw.indices[:] = self._order[first : first + self.batch_size]
-        draw.probs[:], draw.loss_weights[:] = self.batch_size / self.num_samples, 1.0 / self.batch_size
-        return draw.frozen()
+        if self._first_epoch:
+            probs, weights = self.batch_size / self.num_samples, 1.0 / self.batch_size
+            return self.make_draw(self._epochs.take(self.batch_size), probs, weights)
+        if self._drawn == self.draws_per_epoch + 1:
+            seen = np.isfinite(self._scores)
+            self._scores[~seen] = self._scores[seen].mean() if seen.any() else 1.0
+            self.weights = self._scores
+        return super().draw()
 
-    def _build(self) -> None:
-        seen = np.isfinite(self._scores)
-        self._scores[~seen] = self._scores[seen].mean() if seen.any() else 1.0
-        self._tree = build_tree(in_range(self._scores))
-
-    def update(self, draw: Draw, norms: Any) -> None:
-        """Remember the norms, or losses, of the samples of `draw`."""
-        scores = _checks.vector("norms", self._check_feedback(draw, norms))
-        self._scores[draw.indices] = scores
+    def update(self, draw: Draw, scores: Any) -> None:
+        """Remember the scores of the samples of `draw`."""
+        values = self.check(draw, scores)
+        self._scores[draw.indices] = values
         if not self._first_epoch:
-            self._assign(draw.indices, scores)
+            self.set_weights(draw.indices, values)
 
     def _learned(self) -> dict[str, Any]:
-        scores = torch.from_numpy(self._scores.copy())
-        return {**super()._learned(), "scores": scores, "order_seed": self._order_seed, "drawn": self._drawn}
+        own = {"scores": torch.from_numpy(self._scores.copy()), "epochs": self._epochs.state_dict()}
+        return {**super()._learned(), **own, "drawn": self._drawn}
+
+    def _check_state(self, state: Any) -> None:
+        super()._check_state(state)
+        self._epochs.check_state(state["epochs"], "state['epochs']")
+        _checks.integer("state['drawn']", state["drawn"], low=0)
 
     def _restore(self, state: dict[str, Any]) -> None:
         super()._restore(state)
-        self._scores = state["scores"].numpy().copy()
-        self._order_seed, self._drawn = state["order_seed"], state["drawn"]
-        self._order = permutation(self.num_samples, self._order_seed)
-        if not self._first_epoch:
-            self._tree = build_tree(in_range(self._scores))
+        self._scores, self._drawn = state["scores"].numpy().copy(), state["drawn"]
+        self._epochs.load_state_dict(state["epochs"])
 
 
-class VarianceReducerBandit(StoredScores):
+class VarianceReducerBandit(ReplacementSelection):
     """VRB (Borsos, Krause and Levy 2018, "Online variance reduction for stochastic optimization", Algorithm 1).
 
     pᵢ = (1 − θ) √(wᵢ + γ)/Σⱼ√(wⱼ + γ) + θ/n, and every draw of sample i adds ‖gᵢ‖²/pᵢ to wᵢ, which estimates the sum of
@@ -155,8 +99,6 @@ class VarianceReducerBandit(StoredScores):
         generator: Where all random numbers come from.
     """
 
-    _learned_keys = ("uniforms", "sums", "regularizer")
-
     def __init__(
         self,
         num_samples: int,
@@ -167,24 +109,21 @@ class VarianceReducerBandit(StoredScores):
         generator: torch.Generator | None = None,
     ) -> None:
         rounds = batch_size * _checks.integer("total_steps", total_steps, low=1)
-        super().__init__(num_samples, batch_size, min(1.0, (num_samples / rounds) ** (1.0 / 3.0)), generator)
+        theta = min(1.0, (num_samples / rounds) ** (1.0 / 3.0))
+        super().__init__(num_samples, batch_size, exploration=theta, generator=generator)
         self._sums = np.zeros(self.num_samples)
         self._regularizer = 0.0  # γ; 0 until there is something to scale it by
 
-    def update(self, draw: Draw, norms: Any) -> None:
+    def update(self, draw: Draw, scores: Any) -> None:
         """Add ‖g‖²/p of every draw to its sample's sum."""
-        squares = _checks.vector("norms", self._check_feedback(draw, norms)) ** 2
+        squares = self.check(draw, scores) ** 2
         # A draw's probs are K p.
         np.add.at(self._sums, draw.indices, squares * self.batch_size / draw.probs)
         if self._regularizer == 0.0:
             self._regularizer = float(squares.mean()) * self.num_samples / self.exploration
-            self._rebuild()
+            self.weights = np.sqrt(self._sums + self._regularizer)
         else:
-            self._assign(draw.indices, np.sqrt(self._sums[draw.indices] + self._regularizer))
-
-    def _rebuild(self) -> None:
-        weights = np.sqrt(self._sums + self._regularizer)
-        self._tree = build_tree(weights if weights.max() > 0.0 else np.ones(self.num_samples))
+            self.set_weights(draw.indices, np.sqrt(self._sums[draw.indices] + self._regularizer))
 
     def _learned(self) -> dict[str, Any]:
         return {**super()._learned(), "sums": torch.from_numpy(self._sums.copy()), "regularizer": self._regularizer}
@@ -192,4 +131,3 @@ class VarianceReducerBandit(StoredScores):
     def _restore(self, state: dict[str, Any]) -> None:
         super()._restore(state)
         self._sums, self._regularizer = state["sums"].numpy().copy(), state["regularizer"]
-        self._rebuild()

@@ -6,6 +6,7 @@ fetched where there is a network. Every reader checks what it reads before it be
 
 from adamcb.lab.tasks.datasets._images import ImageData
 from adamcb.lab.tasks.datasets._load import DATASET_NAMES, load_dataset
+from adamcb.lab.tasks.datasets._places import find_file
 from adamcb.lab.tasks.datasets._reading import DataFileError
 
-__all__ = ["DATASET_NAMES", "DataFileError", "ImageData", "load_dataset"]
+__all__ = ["DATASET_NAMES", "DataFileError", "ImageData", "find_file", "load_dataset"]

@@ -79,6 +79,20 @@ def find_or_fetch(
     return found
 
 
+def find_file(folder: str, filename: str, data_dir: str | os.PathLike[str] | None = None) -> Path:
+    """Return a data file that cannot be fetched: FOLDER/FILENAME, or FILENAME, in the first root that has it.
+
+    Raises:
+        FileNotFoundError: No root has it; it says where to put it.
+    """
+    roots = data_roots(data_dir)
+    for place in (root / inner / filename for root in roots for inner in (folder, "")):
+        if place.is_file():
+            return place
+    lines = [f"The file {filename} was not found. Put it into one of", *(f"  {root / folder}" for root in roots)]
+    raise FileNotFoundError("\n".join([*lines, f"or name its folder in ${ENVIRONMENT_VARIABLE}."]))
+
+
 def _fetch(file: RemoteFile, folder: Path) -> None:
     pooch.retrieve(file.url, known_hash=file.checksum, fname=file.filename, path=folder)
 

@@ -6,17 +6,15 @@ the operation treats samples apart, which is checked on the values, only that sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn import Parameter
 
-from adamcb.gradnorm._call import Call
-from adamcb.gradnorm._factors import Dense
-from adamcb.gradnorm._layout import split
-from adamcb.gradnorm._record import Use
+from adamcb.gradnorm._batch import only, split
+from adamcb.gradnorm._call import Call, Origin, Use, is_in_place, substitute
+from adamcb.gradnorm._parts import Dense
 
 
 def uses(call: Call) -> list[Use]:
@@ -27,40 +25,22 @@ def uses(call: Call) -> list[Use]:
     return [Use(tensor, lambda grad, t=tensor: Dense(replay.gradients(t, grad))) for tensor in targets.values()]
 
 
-def custom_use(call: Call, node: Callable[[], Any], place: int, leaf: Parameter) -> Use:
-    """Return the use of `leaf`, the input number `place` of a custom autograd function.
+def custom_use(call: Call, node: Callable[[], Any], place: int, target: Any, origin: Origin | None) -> Use:
+    """Return the use of the input number `place` of a custom autograd function.
 
     Args:
         call: Says where the samples are in the function's result.
         node: Returns the function's node in the graph.
         place: Which of the node's inputs.
-        leaf: The parameter.
+        target: The parameter, or a stand-in for what was made of parameters.
+        origin: What that was made of.
     """
 
     def part(grad: Tensor) -> Dense:
-        rows = (node().apply(alone) for alone in _one_by_one(grad, call))
-        return Dense(torch.stack([(row if isinstance(row, tuple) else (row,))[place] for row in rows]))
+        results = (node().apply(only(grad, call.out, sample)) for sample in range(call.out.size))
+        return Dense(torch.stack([(row if isinstance(row, tuple) else (row,))[place] for row in results]))
 
-    return Use(leaf, part)
-
-
-def _one_by_one(grad: Tensor, call: Call) -> Iterator[Tensor]:
-    """Yield the gradient of the result with all samples but one set to zero, for each sample."""
-    for sample in range(call.out.size):
-        alone = torch.zeros_like(grad)
-        split(alone, call.out)[sample] = split(grad, call.out)[sample]
-        yield alone
-
-
-def substitute(value: Any, new: Callable[[Tensor], Any]) -> Any:
-    """Return `value` with new(tensor) for every tensor in nested tuples, lists and dictionaries."""
-    if isinstance(value, Tensor):
-        return new(value)
-    if isinstance(value, dict):
-        return {key: substitute(item, new) for key, item in value.items()}
-    if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
-        return type(value)(substitute(item, new) for item in value)
-    return value
+    return Use(target, part, origin=origin)
 
 
 class _Replay:
@@ -68,9 +48,8 @@ class _Replay:
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        in_place = call.name.startswith("__i") or (call.name.endswith("_") and not call.name.endswith("__"))
         # An operation in place is about to overwrite its first argument.
-        self._first = call.args[0].detach().clone() if in_place else None
+        self._first = call.args[0].detach().clone() if is_in_place(call.name) else None
         self._random = torch.get_rng_state()
         self._device = call.leaves()[0].device.type
         self._autocast = torch.is_autocast_enabled(self._device), torch.get_autocast_dtype(self._device)
@@ -102,6 +81,8 @@ class _Replay:
 
     def _sliced(self, target: Tensor, leaf: Tensor, whole: Tensor, grad: Tensor) -> Tensor | None:
         """Return the gradients from one slice at a time, None where a slice is not what the whole holds there."""
+        if self._call.out.owners is not None:
+            return None
         rows = []
         for sample, (expected, incoming) in enumerate(
             zip(split(whole, self._call.out), split(grad, self._call.out), strict=True)
@@ -116,5 +97,5 @@ class _Replay:
         return torch.stack(rows)
 
     def _masked(self, leaf: Tensor, whole: Tensor, grad: Tensor) -> Tensor:
-        alone = _one_by_one(grad, self._call)
+        alone = (only(grad, self._call.out, sample) for sample in range(self._call.out.size))
         return torch.stack([torch.autograd.grad(whole, leaf, one, retain_graph=True)[0] for one in alone])

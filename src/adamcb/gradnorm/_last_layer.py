@@ -7,15 +7,15 @@ being what the last layer with parameters computes, before any activation.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from adamcb.gradnorm._call import is_parameter
-from adamcb.gradnorm._factors import accurate
-from adamcb.gradnorm._record import SECOND_BACKWARD, unavailable
+from adamcb.gradnorm._parts import accurate
+from adamcb.gradnorm._record import SECOND_BACKWARD, Finish, unavailable
 
 # Nodes that only move or convert numbers, so that norms pass through them unchanged.
 _VIEWS = {
@@ -36,10 +36,10 @@ class LastPass:
 
     __slots__ = ("_finish", "_norms", "batch_size", "error", "index")
 
-    def __init__(self, index: int, finish: Callable[[LastPass], None], batch_size: int) -> None:
+    def __init__(self, index: int, finish: Finish, batch_size: int) -> None:
         self.index, self.batch_size = index, batch_size
         self.error: str | None = None
-        self._finish = finish
+        self._finish: Finish | None = finish
         self._norms: Tensor | None = None
 
     def watch(self, outputs: Sequence[Tensor]) -> None:
@@ -56,7 +56,10 @@ class LastPass:
         if self._norms is not None or self.error is not None:
             self.error = SECOND_BACKWARD
             return
-        self._finish(self)
+        if self._finish is not None:
+            # Let go of it first: whoever is told keeps this record.
+            finish, self._finish = self._finish, None
+            finish(self)
         first = grad.dim() > 0 and grad.size(0) == self.batch_size
         moved = grad if first else _samples_first(grad, self.batch_size)
         if moved is None:
@@ -67,10 +70,10 @@ class LastPass:
             self._norms = norms.detach() if norms.requires_grad else norms  # create_graph=True
 
     def settle(self) -> None:
-        """Hold nothing that could be let go."""
+        """Do nothing: no other gradient is waited for."""
 
     def norms(self) -> Tensor:
-        """Return float[K]; raise what went wrong during the backward pass, which it did not disturb."""
+        """Return float[K]."""
         if self.error is not None or self._norms is None:
             raise unavailable(self.error)
         return self._norms

@@ -1,7 +1,7 @@
-"""Operations that are opened up, so that the rules for what they are made of apply.
+"""Operations that run in smaller steps, so that the rules for what they are made of apply.
 
-Attention and the recurrent layers hide their parameters inside one call. Opened, they run as the same mathematics in
-smaller steps, at the speed of those; their weights then meet the batch in `linear` alone.
+Attention and the recurrent layers hide their parameters inside one call. Taken apart they are the same mathematics, at
+the speed of the steps; their weights then meet the batch in `linear` alone.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from adamcb.gradnorm._layout import Batch
+from adamcb.gradnorm._batch import Batch
+from adamcb.gradnorm._call import is_parameter
+
+_Mark = Callable[[Tensor, Batch], None]
 
 
-def attention(mark: Callable[[Tensor, Batch], None], func: Any, *args: Any, **kwargs: Any) -> Any:
+def _attention(mark: _Mark, func: Any, *args: Any, **kwargs: Any) -> Any:
     """Run the body of `multi_head_attention_forward`, whose inputs are [T, K, d] or, for a single sample, [T, d]."""
-    query, key, value = ([*args, None, None, None][i] if len(args) > i else kwargs[n] for i, n in enumerate(_QKV))
-    for tensor in (query, key, value):
-        if tensor.dim() == 3 and not isinstance(tensor, torch.nn.Parameter):
+    for place, name in enumerate(("query", "key", "value")):
+        tensor = args[place] if len(args) > place else kwargs[name]
+        if tensor.dim() == 3 and not is_parameter(tensor):
             mark(tensor, Batch(1, tensor.shape[1], sure=True))
     return _body(func)(*args, **kwargs)
-
-
-_QKV = ("query", "key", "value")
 
 
 def _body(func: Any) -> Callable:
@@ -38,16 +38,13 @@ def _body(func: Any) -> Callable:
     return body
 
 
-Cell = Callable[[Tensor, "tuple[Tensor, ...]"], "tuple[Tensor, ...]"]
-
-
-def _lstm_cell(gates: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _lstm_step(gates: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     into, forget, new, out = (gates + hidden).chunk(4, -1)
     cell = forget.sigmoid() * state[1] + into.sigmoid() * new.tanh()
     return out.sigmoid() * cell.tanh(), cell
 
 
-def _gru_cell(gates: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _gru_step(gates: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     reset, update, new = gates.chunk(3, -1)
     hidden_reset, hidden_update, hidden_new = hidden.chunk(3, -1)
     fresh = torch.tanh(new + (reset + hidden_reset).sigmoid() * hidden_new)
@@ -55,16 +52,16 @@ def _gru_cell(gates: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tuple
     return (fresh + kept * (state[0] - fresh),)
 
 
-def _tanh_cell(gates: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _tanh_step(gates: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return (torch.tanh(gates + hidden),)
 
 
-def _relu_cell(gates: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def _relu_step(gates: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
     return (torch.relu(gates + hidden),)
 
 
-def _recurrent(cell: Callable) -> Callable:
-    def run(mark: Callable[[Tensor, Batch], None], func: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
+def _recurrent(step: Callable) -> Callable:
+    def run(mark: _Mark, func: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
         if kwargs or len(args) != 9 or not isinstance(args[3], bool):
             raise NotImplementedError(
                 "A PackedSequence cannot be told apart by samples; pad the sequences and mask the losses instead."
@@ -83,7 +80,7 @@ def _recurrent(cell: Callable) -> Callable:
                 at = layer * directions + direction
                 own = _Weights(weights[at * per_pass : (at + 1) * per_pass], has_biases)
                 start = tuple(state[at] for state in states)
-                output, final = _scan(cell, steps, start, own, reverse=direction == 1)
+                output, final = _scan(step, steps, start, own, reverse=direction == 1)
                 results.append(output)
                 finals.append(final)
             steps = torch.cat(results, -1) if directions == 2 else results[0]
@@ -106,23 +103,38 @@ class _Weights:
 
 
 def _scan(
-    cell: Callable, steps: Tensor, state: tuple[Tensor, ...], own: _Weights, *, reverse: bool
+    step: Callable, steps: Tensor, state: tuple[Tensor, ...], own: _Weights, *, reverse: bool
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
     """Run one layer over [T, K, d] in one direction; return [T, K, h] and the last state."""
     gates = F.linear(steps, own.input, own.input_bias).unbind(0)
     outputs = []
     for gate in reversed(gates) if reverse else gates:
-        state = cell(gate, F.linear(state[0], own.hidden, own.hidden_bias), state)
+        state = step(gate, F.linear(state[0], own.hidden, own.hidden_bias), state)
         if own.projection is not None:
             state = (F.linear(state[0], own.projection), *state[1:])
         outputs.append(state[0])
     return torch.stack(outputs[::-1] if reverse else outputs), state
 
 
-OPENINGS: dict[str, Callable] = {
-    "multi_head_attention_forward": attention,
-    "lstm": _recurrent(_lstm_cell),
-    "gru": _recurrent(_gru_cell),
-    "rnn_tanh": _recurrent(_tanh_cell),
-    "rnn_relu": _recurrent(_relu_cell),
+def _cell(step: Callable) -> Callable:
+    def run(mark: _Mark, func: Any, input: Tensor, state: Any, *weights: Tensor | None) -> Any:
+        states = tuple(state) if isinstance(state, (tuple, list)) else (state,)
+        input_weight, hidden_weight, input_bias, hidden_bias = (*weights, None, None)[:4]
+        gates = F.linear(input, input_weight, input_bias)  # type: ignore[arg-type]
+        after = step(gates, F.linear(states[0], hidden_weight, hidden_bias), states)  # type: ignore[arg-type]
+        return after if len(after) > 1 else after[0]
+
+    return run
+
+
+COMPOSITES: dict[str, Callable] = {
+    "multi_head_attention_forward": _attention,
+    "lstm": _recurrent(_lstm_step),
+    "gru": _recurrent(_gru_step),
+    "rnn_tanh": _recurrent(_tanh_step),
+    "rnn_relu": _recurrent(_relu_step),
+    "lstm_cell": _cell(_lstm_step),
+    "gru_cell": _cell(_gru_step),
+    "rnn_tanh_cell": _cell(_tanh_step),
+    "rnn_relu_cell": _cell(_relu_step),
 }

@@ -10,6 +10,7 @@ Letters: K samples, B blocks (groups of a convolution), T positions, a × b the 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
@@ -17,11 +18,11 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-# Products are cut so that a piece stays in the cache of one core.
-_CHUNK = 1 << 20
+Direction = Sequence[Tensor]
+"""One vector for each dimension of a parameter. Their outer product is a direction in the parameter's space."""
 
-autocasting: Callable[[], bool] = torch._C._is_any_autocast_enabled  # type: ignore[attr-defined]
-"""Tell whether autocast is on, on some device."""
+# Products are cut so that a piece stays in the cache of one core.
+CHUNK = 1 << 20
 
 
 class Part(Protocol):
@@ -35,22 +36,15 @@ class Part(Protocol):
         """Return float[K, ...]: the gradients, in the parameter's shape."""
         ...
 
-
-class Formed(Part, Protocol):
-    """A part that can give the gradient of the batch as well, so that autograd need not."""
-
-    def total(self) -> Tensor:
-        """Return the gradient of the batch, in the parameter's shape."""
-        ...
-
-    def total_and_square_norms(self) -> tuple[Tensor, Tensor]:
-        """Return both from gradients formed once."""
+    def project(self, direction: Direction) -> Tensor:
+        """Return float[K]: the inner products with a direction."""
         ...
 
 
 def accurate(tensor: Tensor) -> Tensor:
     """Return `tensor` in float32 or better: squares of half-precision gradients overflow and vanish."""
-    return tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()
+    exact = tensor.dtype in (torch.float32, torch.float64) or tensor.is_complex()
+    return tensor if exact else tensor.float()
 
 
 @contextlib.contextmanager
@@ -69,10 +63,32 @@ def without_autocast() -> Iterator[None]:
 
 
 def squares(tensor: Tensor) -> Tensor:
-    """Return Σ tensor² over all but the first dimension."""
+    """Return Σ |tensor|² over all but the first dimension."""
     if tensor.dim() == 1:
-        return tensor.square()
+        return tensor.abs().square()
     return torch.linalg.vector_norm(tensor.flatten(1), dim=1).square_()
+
+
+def contract(gradients: Tensor, direction: Direction) -> Tensor:
+    """Return the inner products of gradients, in the last dimensions of a tensor, with a direction."""
+    for vector in reversed(direction):
+        gradients = gradients @ vector.to(gradients.dtype)
+    return gradients
+
+
+def where_lost(norms: Tensor, bound: Tensor, again: Callable[[Tensor], Tensor]) -> Tensor:
+    """Return squared norms, those that cancellation may have spoiled taken anew.
+
+    Args:
+        norms: float[K], sums of terms of either sign.
+        bound: float[K], the sums of the terms' absolute values, or more.
+        again: From bool[K] to the exact squared norms of the samples chosen.
+    """
+    digits = 1e-4 if norms.dtype == torch.float32 else 1e-10
+    lost = norms < digits * bound
+    if lost.any():
+        norms[lost] = again(lost)
+    return norms.clamp_(min=0)
 
 
 class Dense:
@@ -89,6 +105,10 @@ class Dense:
         """Return float[K, ...]."""
         return accurate(self.gradients)
 
+    def project(self, direction: Direction) -> Tensor:
+        """Return float[K]."""
+        return contract(self.dense(), direction)
+
     def total(self) -> Tensor:
         """Return the gradient of the batch."""
         return self.gradients.sum(0)
@@ -99,7 +119,7 @@ class Dense:
 
 
 class Outer:
-    """Gradients Σₜ leftₜ ⊗ rightₜ of a matrix, or of B matrices side by side.
+    """Gradients Σₜ leftₜ ⊗ rightₜ of a matrix, or of B matrices one below the other.
 
     ‖Σₜ lₜ ⊗ rₜ‖² = Σₜₛ ⟨lₜ, lₛ⟩⟨rₜ, rₛ⟩, which needs no gradient: T²(a + b) products against T·a·b.
 
@@ -108,11 +128,21 @@ class Outer:
         right: [K, B, T, b].
         shape: The parameter's.
         transposed: Whether the parameter is b × a.
+        axes: Where the parameter's dimensions are not those of B × a × b in order: into which sizes that is taken
+            apart, and in which order they are the parameter's.
     """
 
-    def __init__(self, left: Tensor, right: Tensor, shape: Sequence[int], *, transposed: bool = False) -> None:
+    def __init__(
+        self,
+        left: Tensor,
+        right: Tensor,
+        shape: Sequence[int],
+        *,
+        transposed: bool = False,
+        axes: tuple[Sequence[int], Sequence[int]] | None = None,
+    ) -> None:
         self.left, self.right = (right, left) if transposed else (left, right)
-        self.shape = tuple(shape)
+        self.shape, self.axes = tuple(shape), axes
 
     @staticmethod
     def prefers_forming(positions: int, rows: int, columns: int) -> bool:
@@ -133,7 +163,7 @@ class Outer:
             squared = squared.add_(1) if with_bias else squared
             return squared.mul_(torch.linalg.vector_norm(left, dim=(1, 2, 3)).square_())
         per_sample = left.shape[1] * min(positions * positions, a * b)
-        step = max(1, _CHUNK // max(1, per_sample))
+        step = max(1, CHUNK // max(1, per_sample))
         norms = _gram_norms if positions * (a + b) < a * b else _formed_norms
         pieces = zip(left.split(step), right.split(step), strict=True)
         return torch.cat([norms(*piece, with_bias) for piece in pieces])
@@ -145,29 +175,58 @@ class Outer:
     def dense(self) -> Tensor:
         """Return float[K, ...]."""
         product = torch.matmul(accurate(self.left).transpose(2, 3), accurate(self.right))
+        return self._ordered(product)
+
+    def _ordered(self, product: Tensor) -> Tensor:
+        """Return [n, *shape] from [n, B, a, b]."""
+        if self.axes is not None:
+            sizes, order = self.axes
+            product = product.reshape(-1, *sizes).permute(0, *(1 + axis for axis in order))
         return product.reshape(-1, *self.shape)
+
+    def reordered(self, shape: Sequence[int], order: Sequence[int]) -> Outer:
+        """Return the part of a parameter of another shape, whose dimension i is dimension order[i] of this one's."""
+        if len(order) == 2:
+            return Outer(self.left, self.right, shape, transposed=True)
+        return Outer(self.left, self.right, shape, axes=(self.shape, order))
+
+    def project(self, direction: Direction) -> Tensor:
+        """Return float[K]: Σₜ ⟨leftₜ, D rightₜ⟩."""
+        left, right = accurate(self.left), accurate(self.right)
+        blocks, a, b = left.shape[1], left.shape[3], right.shape[3]
+        if self.axes is not None:
+            return contract(self.dense(), direction)
+        if self.shape == (blocks * a, b):
+            first, second = (vector.to(left.dtype) for vector in direction)
+            return ((left * first.view(blocks, 1, a)).sum(3) * (right @ second)).sum((1, 2))
+        whole = functools.reduce(torch.kron, (vector.to(left.dtype) for vector in direction))
+        return ((left @ whole.view(blocks, a, b)) * right).sum((1, 2, 3))
 
     def total(self) -> Tensor:
         """Return the gradient of the batch, as autograd would."""
         left, right = (side.transpose(0, 1).flatten(1, 2) for side in (self.left, self.right))
-        return torch.matmul(left.transpose(1, 2), right).reshape(self.shape)
+        return self._ordered(torch.matmul(left.transpose(1, 2), right).unsqueeze(0))[0]
 
     def total_and_square_norms(self) -> tuple[Tensor, Tensor]:
         """Return the batch gradient and float[K] from gradients formed once, a few samples at a time."""
         size = math.prod(self.shape)
-        step = max(1, _CHUNK // size)
+        step = max(1, CHUNK // size)
         total, norms = self.left.new_zeros(size), []
         for left, right in zip(self.left.split(step), self.right.split(step), strict=True):
             formed = torch.matmul(left.transpose(2, 3), right).flatten(1)
             norms.append(squares(formed))
             total += formed[0] if len(formed) == 1 else formed.sum(0)
-        return total.view(self.shape), torch.cat(norms)
+        shape = (1, self.left.shape[1], self.left.shape[3], self.right.shape[3])
+        return self._ordered(total.view(shape))[0], torch.cat(norms)
 
 
 def _gram_norms(left: Tensor, right: Tensor, with_bias: bool) -> Tensor:
-    grams = torch.matmul(left, left.transpose(2, 3)), torch.matmul(right, right.transpose(2, 3))
-    products = grams[0].mul_(grams[1].add_(1) if with_bias else grams[1])
-    return products.flatten(1).sum(1).clamp_(min=0)
+    first, second = torch.matmul(left, left.transpose(2, 3)), torch.matmul(right, right.transpose(2, 3))
+    second = second.add_(1) if with_bias else second
+    largest = first.diagonal(0, 2, 3) * second.diagonal(0, 2, 3)
+    norms = first.mul_(second).flatten(1).sum(1)
+    bound = largest.clamp_(min=0).sqrt_().flatten(1).sum(1).square_()
+    return where_lost(norms, bound, lambda lost: _formed_norms(left[lost], right[lost], with_bias))
 
 
 def _formed_norms(left: Tensor, right: Tensor, with_bias: bool) -> Tensor:
@@ -204,6 +263,11 @@ class Lookup:
         table = values.new_zeros(samples * self.shape[0], values.shape[1])
         return table.index_add_(0, (self.indices + offsets).flatten(), values).view(samples, *self.shape)
 
+    def project(self, direction: Direction) -> Tensor:
+        """Return float[K]."""
+        values = contract(accurate(self.values).reshape(*self.indices.shape, *self.shape[1:]), direction[1:])
+        return (values * direction[0].to(values.dtype)[self.indices]).sum(1)
+
 
 def joint_square_norms(parts: Sequence[Part]) -> Tensor:
     """Return float[K]: the squared norms of the sum of several parts of one parameter, cross terms and all.
@@ -213,7 +277,9 @@ def joint_square_norms(parts: Sequence[Part]) -> Tensor:
     """
     outers = [part for part in parts if isinstance(part, Outer)]
     lookups = [part for part in parts if isinstance(part, Lookup)]
-    if len(outers) + len(lookups) < len(parts):
+    blocks = {(part.left.shape[1], part.left.shape[3], part.right.shape[3], str(part.axes)) for part in outers}
+    crossing = bool(lookups) and any(part.axes is not None or part.left.shape[1] > 1 for part in outers)
+    if len(outers) + len(lookups) < len(parts) or len(blocks) > 1 or crossing:
         return squares(_summed(parts))
     if not lookups:
         return _join_outers(outers).square_norms()
@@ -221,7 +287,9 @@ def joint_square_norms(parts: Sequence[Part]) -> Tensor:
     if not outers:
         return lookup.square_norms()
     outer = _join_outers(outers)
-    return (outer.square_norms() + lookup.square_norms() + 2 * _cross(outer, lookup)).clamp_(min=0)
+    first, second = outer.square_norms(), lookup.square_norms()
+    norms = first + second + 2 * _cross(outer, lookup)
+    return where_lost(norms, (first.sqrt() + second.sqrt()).square(), lambda lost: _one_by_one(outer, lookup, lost))
 
 
 def _summed(parts: Sequence[Part]) -> Tensor:
@@ -232,8 +300,10 @@ def _summed(parts: Sequence[Part]) -> Tensor:
 
 
 def _join_outers(parts: Sequence[Outer]) -> Outer:
-    joined = Outer(torch.cat([p.left for p in parts], 2), torch.cat([p.right for p in parts], 2), parts[0].shape)
-    return joined if len(parts) > 1 else parts[0]
+    if len(parts) == 1:
+        return parts[0]
+    left, right = torch.cat([part.left for part in parts], 2), torch.cat([part.right for part in parts], 2)
+    return Outer(left, right, parts[0].shape, axes=parts[0].axes)
 
 
 def _join_lookups(parts: Sequence[Lookup]) -> Lookup:
@@ -246,3 +316,11 @@ def _cross(outer: Outer, lookup: Lookup) -> Tensor:
     index = lookup.indices.unsqueeze(1).expand(-1, left.shape[1], -1)
     products = torch.bmm(right, accurate(lookup.values).transpose(1, 2))
     return left.gather(2, index).mul_(products).flatten(1).sum(1)
+
+
+def _one_by_one(outer: Outer, lookup: Lookup, chosen: Tensor) -> Tensor:
+    norms = []
+    for k in chosen.nonzero().flatten():
+        one = Outer(outer.left[k : k + 1], outer.right[k : k + 1], outer.shape)
+        norms.append(squares(_summed([one, Lookup(lookup.indices[k : k + 1], lookup.values[k : k + 1], lookup.shape)])))
+    return torch.cat(norms)

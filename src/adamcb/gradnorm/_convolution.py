@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from collections.abc import Sequence
@@ -12,15 +13,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from adamcb.gradnorm._call import Call
-from adamcb.gradnorm._factors import Dense, accurate, squares
-from adamcb.gradnorm._layout import split
-from adamcb.gradnorm._record import Use
+from adamcb.gradnorm._batch import split
+from adamcb.gradnorm._call import Call, Use
+from adamcb.gradnorm._parts import CHUNK, Dense, Direction, accurate, squares, where_lost
 
 # Measured on one core, per sample: a pass of the K formed gradients through memory costs about as much per number
 # as a hundred products inside a matrix product; adding up shifted Gram matrices about forty.
 _FORMED_COST, _SHIFT_COST = 100, 40
-_CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -52,15 +51,29 @@ class Patches:
         inputs, grads = accurate(self.inputs.detach()), accurate(self.grads)
         images, spaces = inputs.shape[1], (inputs.shape[3:], grads.shape[3:])
         if images == 1 and not prefers_forming(spaces[0], spaces[1], self.shape, self.window):
-            step = max(1, _CHUNK // (self.window.groups * math.prod(spaces[0]) ** 2))
-            pieces = zip(inputs.squeeze(1).split(step), grads.squeeze(1).split(step), strict=True)
-            return torch.cat([_gram_norms(*piece, self.window) for piece in pieces])
+            step = max(1, CHUNK // (self.window.groups * math.prod(spaces[0]) ** 2))
+            pieces = zip(inputs.split(step), grads.split(step), strict=True)
+            return torch.cat([Patches(*piece, self.shape, self.window)._gram_norms() for piece in pieces])
         return Patches(inputs, grads, self.shape, self.window).total_and_square_norms()[1]
 
     def dense(self) -> Tensor:
         """Return float[K, ...]."""
         formed = _formed(accurate(self.inputs.detach()), accurate(self.grads), self.shape, self.window)
         return formed.view(-1, *self.shape)
+
+    def project(self, direction: Direction) -> Tensor:
+        """Return float[K]: channels are contracted first, so that one kernel for each group is left."""
+        inputs, grads = accurate(self.inputs.detach()), accurate(self.grads)
+        groups, space = self.window.groups, len(self.window.kernel)
+        first, second, *sides = (vector.to(inputs.dtype) for vector in direction)
+        pixels = torch.einsum("kmgc...,c->kmg...", inputs.unflatten(2, (groups, -1)), second)
+        results = torch.einsum("kmgo...,go->kmg...", grads.unflatten(2, (groups, -1)), first.view(groups, -1))
+        kernel = functools.reduce(torch.kron, sides).view(1, 1, *self.window.kernel)
+        convolve = (F.conv1d, F.conv2d, F.conv3d)[space - 1]
+        options = {"stride": self.window.stride, "padding": self.window.padding, "dilation": self.window.dilation}
+        windows = convolve(pixels.flatten(0, 2).unsqueeze(1), kernel, **options).squeeze(1)
+        windows = windows[tuple(slice(size) for size in (None, *results.shape[3:]))]
+        return (windows.view(results.shape) * results).flatten(1).sum(1)
 
     def total(self) -> Tensor:
         """Return the gradient of the batch, as autograd would."""
@@ -70,13 +83,33 @@ class Patches:
     def total_and_square_norms(self) -> tuple[Tensor, Tensor]:
         """Return the batch gradient and float[K] from gradients formed once, a few samples at a time."""
         size = math.prod(self.shape)
-        step = max(1, _CHUNK // size)
+        step = max(1, CHUNK // size)
         total, norms = self.grads.new_zeros(size), []
         for inputs, grads in zip(self.inputs.split(step), self.grads.split(step), strict=True):
             formed = _formed(inputs, grads, self.shape, self.window)
             norms.append(squares(formed))
             total += formed[0] if len(formed) == 1 else formed.sum(0)
         return total.view(self.shape), torch.cat(norms)
+
+    def _gram_norms(self) -> Tensor:
+        """Return Σₚ_q ⟨patchₚ, patch_q⟩⟨gₚ, g_q⟩ without the patches: their products are sums of products of pixels."""
+        inputs, grads, window = self.inputs.squeeze(1), self.grads.squeeze(1), self.window
+        samples, space = len(inputs), len(window.kernel)
+        pixels = inputs.reshape(samples * window.groups, -1, math.prod(inputs.shape[2:]))
+        results = grads.reshape(samples * window.groups, -1, math.prod(grads.shape[2:]))
+        gram = torch.bmm(pixels.transpose(1, 2), pixels).view(-1, *inputs.shape[2:], *inputs.shape[2:])
+        for dim in range(space):
+            gram = _slide(gram, dim, space, grads.shape[2 + dim], window)
+        incoming = torch.bmm(results.transpose(1, 2), results)
+        patches = gram.reshape(incoming.shape)
+        largest = patches.diagonal(0, 1, 2) * incoming.diagonal(0, 1, 2)
+        norms = incoming.mul_(patches).view(samples, -1).sum(1)
+        bound = largest.clamp_(min=0).sqrt_().view(samples, -1).sum(1).square_()
+
+        def formed(lost: Tensor) -> Tensor:
+            return Patches(self.inputs[lost], self.grads[lost], self.shape, window).total_and_square_norms()[1]
+
+        return where_lost(norms, bound, formed)
 
 
 def prefers_forming(inputs: Sequence[int], outputs: Sequence[int], shape: Sequence[int], window: Window) -> bool:
@@ -119,19 +152,6 @@ def _formed_depthwise(inputs: Tensor, grads: Tensor, window: Window) -> Tensor:
     return formed.reshape(samples, -1)
 
 
-def _gram_norms(inputs: Tensor, grads: Tensor, window: Window) -> Tensor:
-    """Return Σₚ_q ⟨patchₚ, patch_q⟩⟨gₚ, g_q⟩ without the patches: their products are sums of products of pixels."""
-    samples, space = len(inputs), len(window.kernel)
-    pixels = inputs.reshape(samples * window.groups, -1, math.prod(inputs.shape[2:]))
-    results = grads.reshape(samples * window.groups, -1, math.prod(grads.shape[2:]))
-    gram = torch.bmm(pixels.transpose(1, 2), pixels).view(-1, *inputs.shape[2:], *inputs.shape[2:])
-    for dim in range(space):
-        gram = _slide(gram, dim, space, grads.shape[2 + dim], window)
-    incoming = torch.bmm(results.transpose(1, 2), results)
-    products = gram.reshape(incoming.shape).mul_(incoming)
-    return products.view(samples, -1).sum(1).clamp_(min=0)
-
-
 def _slide(gram: Tensor, dim: int, space: int, size: int, window: Window) -> Tensor:
     """Replace pixels by windows along one dimension: Σ over the kernel of `gram` moved along both of its copies."""
     kernel, stride, padding, dilation = (
@@ -172,20 +192,21 @@ def convolution(
 ) -> list[Use] | None:
     """Σₚ gₚ ⊗ patchₚ."""
     batch, space = call.batch(input), weight.dim() - 2
-    if batch is None or batch.dim != 0 or input.dim() != weight.dim():
+    if batch is None or batch.dim != 0 or input.dim() != weight.dim() or weight.is_complex():
         return None
     window, edges = _window(weight, stride, padding, dilation, groups)
-
-    def part(grad: Tensor) -> Patches:
-        padded = F.pad(input.detach(), edges) if any(edges) else input
-        return Patches(split_images(padded, batch), split_images(grad, call.out), weight.shape, window)
-
     sizes = tuple(
         _windows(input.shape[2 + d] + 2 * window.padding[d] + sum(edges[2 * (space - 1 - d) :][:2]), window, d)
         for d in range(space)
     )
     forms = input.shape[0] != batch.size or prefers_forming(input.shape[2:], sizes, weight.shape, window)
     forms = forms and call.may_form(weight)
+    held = None if forms else input.detach()
+
+    def part(grad: Tensor, x: Any = held) -> Patches:
+        padded = F.pad(x, edges) if any(edges) else x
+        return Patches(split(padded, batch), split(grad, call.out), weight.shape, window)
+
     return [Use(weight, part, forms=forms, saved=(input,)), *_bias_uses(call, bias, forms)]
 
 
@@ -202,29 +223,25 @@ def transposed_convolution(
 ) -> list[Use] | None:
     """Σₚ xₚ ⊗ patchₚ of g: a convolution with the two sides changed over."""
     batch = call.batch(input)
-    if batch is None or batch.dim != 0 or input.dim() != weight.dim():
+    if batch is None or batch.dim != 0 or input.dim() != weight.dim() or weight.is_complex():
         return None
     window, _ = _window(weight, stride, padding, dilation, groups)
+    space = input.shape[2:]
+    forms = prefers_forming(space, space, weight.shape, window) and call.may_form(weight)
+    held = None if forms else input.detach()
 
-    def part(grad: Tensor) -> Patches:
+    def part(grad: Tensor, x: Any = held) -> Patches:
         for d in range(len(window.kernel)):  # a large output_padding makes room for windows that are not there
-            room = input.shape[2 + d] * window.stride[d] + window.dilation[d] * (window.kernel[d] - 1)
+            room = space[d] * window.stride[d] + window.dilation[d] * (window.kernel[d] - 1)
             grad = grad.narrow(2 + d, 0, min(grad.shape[2 + d], room - 2 * window.padding[d]))
-        return Patches(split_images(grad, call.out), split_images(input, batch), weight.shape, window)
+        return Patches(split(grad, call.out), split(x, batch), weight.shape, window)
 
-    forms = prefers_forming(input.shape[2:], input.shape[2:], weight.shape, window)
-    forms = forms and call.may_form(weight)
     return [Use(weight, part, forms=forms, saved=(input,)), *_bias_uses(call, bias, forms)]
-
-
-def split_images(tensor: Tensor, batch: Any) -> Tensor:
-    """Return [K, M, channels, *space]."""
-    return split(tensor, batch)
 
 
 def _bias_uses(call: Call, bias: Tensor | None, forms: bool) -> list[Use]:
     def part(grad: Tensor) -> Dense:
-        images = split_images(accurate(grad), call.out)
+        images = split(accurate(grad), call.out)
         return Dense(images.sum([1, *range(3, images.dim())]))
 
     return [] if bias is None else [Use(bias, part, forms=forms and call.may_form(bias))]

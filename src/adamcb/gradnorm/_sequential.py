@@ -1,28 +1,27 @@
-"""The shortest way, for plain sequences of dense layers: nothing is watched, the graph is read after the forward.
+"""A shortcut for plain sequences of dense layers: nothing is traced, the graph is read after the forward pass.
 
-A small dense network takes a few milliseconds a step, of which watching every operation would take a tenth. Where the
-types of the modules say what the forward pass does, the graph that autograd built holds all there is to know: each
-dense layer on vectors is one node, with its input saved in it.
+A small dense network takes a few milliseconds a step, and tracing every operation would take a tenth of that. Where the
+types of the modules say what the forward pass does, autograd's graph holds all there is to know: each dense layer on
+vectors is one node, with its input saved in it.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.linalg import vector_norm
-from torch.nn.modules.module import _has_any_global_hook
 
-from adamcb.gradnorm._factors import autocasting
-from adamcb.gradnorm._record import SECOND_BACKWARD, unavailable
+from adamcb.gradnorm import _compat
+from adamcb.gradnorm._parts import Dense, Outer
+from adamcb.gradnorm._record import SECOND_BACKWARD, Check, Finish, unavailable
 
 # A dense layer: its inputs, None if its matrix is frozen, and whether its bias trains.
 Layer = tuple[Tensor | None, bool]
 
-_INTERNALS: Any = torch._C
 # Where the inputs of all layers hold fewer numbers than this, the layers wait for one another.
 _SMALL = 1 << 20
 # Exact types: a subclass, or a module under parametrization, may do anything.
@@ -44,11 +43,13 @@ class Chain:
         self._width = 0
         self._room = Room()
 
-    def enter(self, model: nn.Module, args: tuple, kwargs: dict[str, Any], index: int, finish: Any) -> ChainPass | None:
+    def enter(
+        self, model: nn.Module, args: tuple, kwargs: dict[str, Any], index: int, finish: Finish, check: Check
+    ) -> ChainPass | None:
         """Return the record of a forward pass that begins with these inputs, None if the model is no chain for them."""
-        if type(model) is not nn.Sequential or kwargs or len(args) != 1:
+        if type(model) is not nn.Sequential or kwargs or len(args) != 1 or not _compat.READS_GRAPH:
             return None
-        modules, inputs = tuple(model._modules.values()), args[0]
+        modules, inputs = _compat.children(model), args[0]
         if modules != self._modules:
             self._look_at(modules)
         parameters = list(map(id, itertools.chain.from_iterable(self._tables)))
@@ -58,16 +59,16 @@ class Chain:
             return None
         if inputs.dim() != 2 and type(modules[0]) is not nn.Flatten:  # one vector for each sample, or soon to be
             return None
-        return ChainPass(index, finish, self._room, small=inputs.size(0) * self._width < _SMALL)
+        small = inputs.size(0) * self._width < _SMALL
+        return ChainPass(index, finish, check, self._room, small=small)
 
     def _look_at(self, modules: tuple) -> None:
         """Keep hold of what may change from one pass to the next, so that a look at it costs next to nothing."""
         present = [module for module in modules if module is not None]
         self._modules, self._plain = modules, _is_plain(modules)
         linears = [module for module in present if type(module) is nn.Linear]
-        self._tables = [module._parameters.values() for module in linears]
-        kinds = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
-        self._hooks = [vars(module)[kind] for module in present for kind in kinds]
+        self._tables = [_compat.parameter_table(module) for module in linears]
+        self._hooks = [table for module in present for table in _compat.hook_tables(module)]
         self._width = sum(module.in_features for module in linears)
 
 
@@ -82,8 +83,7 @@ def _is_plain(modules: Sequence[nn.Module | None]) -> bool:
 
 def _interfered() -> bool:
     """Tell whether something else changes what operations do, or what they save."""
-    packed = _INTERNALS._autograd._top_saved_tensors_default_hooks(False) is not None
-    return packed or autocasting() or bool(_has_any_global_hook())
+    return _compat.packs_saved_tensors() or _compat.autocasting() or _compat.has_global_module_hooks()
 
 
 class ChainPass:
@@ -95,18 +95,17 @@ class ChainPass:
     Args:
         index: Its place among the forward passes.
         finish: Called with this record when the first gradient arrives.
-        room: Where norms are taken.
+        check: Holds the guard that compares parts with gradients.
+        room: Buffers for the norms.
         small: Whether the layers wait for one another.
     """
 
-    __slots__ = ("_begun", "_finish", "_gradients", "_layers", "_room", "_small", "_total", "error", "index")
-
-    def __init__(self, index: int, finish: Callable[[ChainPass], None], room: Room, *, small: bool) -> None:
+    def __init__(self, index: int, finish: Finish, check: Check, room: Room, *, small: bool) -> None:
         self.index = index
-        self._room, self._small = room, small
+        self._room, self._small, self._check = room, small, check
+        self._leaves: list[tuple[Any, Any]] = []
         self.error: str | None = None
-        self._finish = finish
-        self._begun = False
+        self._finish: Finish | None = finish
         self._layers: list[Layer] = []  # from the last to the first, as gradients arrive
         self._gradients: list[tuple[Tensor | None, ...]] = []
         self._total: Tensor | None = None
@@ -124,9 +123,12 @@ class ChainPass:
             inputs = None
             if edges[-1][0] is not None:
                 # Detached, or this record and the nodes that call it would hold each other.
-                inputs = (node._saved_mat1 if len(edges) == 3 else node._saved_self).detach()
+                inputs = _compat.saved_inputs(node, len(edges))
             if bias or inputs is not None:
                 self._layers.append((inputs, bias))
+                if self._check.guard is not None:
+                    weight = edges[-1][0].next_functions[0][0].variable if inputs is not None else None
+                    self._leaves.append((weight, edges[0][0].variable if bias else None))
                 nodes.append(node)
             node = edges[-2][0]
         for place, node in enumerate(nodes, start=1):
@@ -136,11 +138,12 @@ class ChainPass:
                 node.register_prehook(self._begin if place == 1 else self._gradients.append)
 
     def _begin(self, grads: tuple[Tensor | None, ...]) -> None:
-        if self._begun:
+        if self._finish is None:
             self.error = SECOND_BACKWARD
         else:
-            self._begun = True
-            self._finish(self)
+            # Let go of it first: whoever is told keeps this record.
+            finish, self._finish = self._finish, None
+            finish(self)
         self._gradients.append(grads)
 
     def _settle_first(self, grads: tuple[Tensor | None, ...]) -> None:
@@ -160,13 +163,24 @@ class ChainPass:
         if len(gradients) < len(layers):
             layers = layers[: len(gradients)]
         if layers and gradients[0][0] is not None:  # a gradient that is not defined leaves all behind it undefined
+            if self._leaves:
+                self._compare(layers, gradients)
             norms = self._room.norms(layers, gradients)
             self._total = norms if self._total is None else torch.hypot(self._total, norms)
         del self._layers[: len(layers)]
         gradients.clear()
 
+    def _compare(self, layers: list[Layer], gradients: list[tuple[Any, ...]]) -> None:
+        guard = self._check.guard
+        for (inputs, _), (grad,), (weight, bias) in zip(layers, gradients, self._leaves, strict=False):
+            if guard is not None and inputs is not None:
+                guard.measure(weight, Outer(grad[:, None, None], inputs[:, None, None], weight.shape))
+            if guard is not None and bias is not None:
+                guard.measure(bias, Dense(grad))
+        del self._leaves[: len(layers)]
+
     def norms(self) -> Tensor:
-        """Return float[K]; raise what went wrong during the backward pass, which it did not disturb."""
+        """Return float[K]."""
         if self._gradients:
             self.settle()
         if self.error is not None or self._total is None:
@@ -175,7 +189,7 @@ class ChainPass:
 
 
 class Room:
-    """Room for the norms of the layers of a chain, used again in every pass: the fewest operations that will do."""
+    """Buffers for the norms of the layers of a chain, used again in every pass: the fewest operations that will do."""
 
     __slots__ = ("_device", "_dtype", "_inner", "_inners", "_kinds", "_outer", "_outers", "_size", "_wide")
 

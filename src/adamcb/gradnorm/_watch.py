@@ -4,56 +4,90 @@ from __future__ import annotations
 
 import contextlib
 import functools
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import _get_current_function_mode, _get_current_function_mode_stack
+from torch.nn import Parameter
 
+from adamcb.gradnorm import _compat
 from adamcb.gradnorm._call import tensors_in
-from adamcb.gradnorm._chain import Chain, ChainPass
-from adamcb.gradnorm._last import LastPass
-from adamcb.gradnorm._mode import Tracer
-from adamcb.gradnorm._record import Pass
+from adamcb.gradnorm._guard import Guard, Schedule
+from adamcb.gradnorm._last_layer import LastPass
+from adamcb.gradnorm._places import Places
+from adamcb.gradnorm._record import Check, Record, TracedPass, unavailable
+from adamcb.gradnorm._sequential import Chain, ChainPass
+from adamcb.gradnorm._trace import Tracer
 
 
 class Watcher:
     """Follows the forward passes of a model.
 
-    The hooks hold the watcher, and the watcher does not know its engine: one that nobody uses any more can go while
-    the model stays.
+    The hooks hold the watcher, and the watcher holds neither its engine nor the model: when nobody uses the engine any
+    more, it goes at once, and the model stays.
 
     Args:
         model: The model.
         exact: Whether every operation is followed, or only the last layer found.
+        check: Which passes the guard checks: "auto", "always" or "never".
+        samples: From the model's inputs to the sample of each of their rows; None if rows are samples.
 
     Attributes:
         done: The passes that have gone backward.
         passes: How many forward passes were followed.
     """
 
-    def __init__(self, model: nn.Module, *, exact: bool) -> None:
-        self.done: list[Pass | ChainPass | LastPass] = []
+    def __init__(
+        self, model: nn.Module, *, exact: bool, check: str = "auto", samples: Callable[..., Tensor] | None = None
+    ) -> None:
+        self.done: list[Record] = []
         self._open: list[ChainPass | _Watch | None] = []
         self.passes = 0
-        self._chain = Chain()
-        self._compiled = hasattr(model, "_orig_mod")
+        self._chain, self._places = Chain(), Places()
+        self._model, self._samples = weakref.ref(model), samples
+        self._schedule, self._check = Schedule(check), Check()
+        self._compiled = _compat.is_compiled(model)
         self._retired = False
         leave = _Hook(self._leave if exact else self._leave_last)
         self._handles = [model.register_forward_hook(leave, with_kwargs=True, always_call=True)]
         if exact:
             self._handles.append(model.register_forward_pre_hook(_Hook(self._enter), with_kwargs=True))
 
+    def judge(self) -> None:
+        """End the check that is under way, if there is one.
+
+        Raises:
+            RuntimeError: If what was measured is not what autograd computed.
+        """
+        guard = self._check.guard
+        if guard is not None:
+            compared, wrong = guard.verdict(self._names)
+            self.drop_check()
+            if compared:
+                self._schedule.report(failed=wrong is not None)
+            if wrong is not None:
+                raise unavailable(wrong)
+
+    def drop_check(self) -> None:
+        """Give up the check that is under way, if there is one."""
+        if self._check.guard is not None:
+            self._check.guard.close()
+            self._check.guard = None
+
     def abandon(self) -> None:
         """Give up a forward pass that never came to its end: after a KeyboardInterrupt torch runs no hooks."""
-        while isinstance(mode := _get_current_function_mode(), Tracer) and mode.watcher is self:
+        for mode in reversed(_compat.function_modes()):
+            if not isinstance(mode, Tracer) or mode.owner is not self:
+                break
             mode.record.error = "the forward pass was broken off."
             mode.__exit__(None, None, None)
         for entry in self._open:
             if isinstance(entry, _Watch):
                 entry.release()
         self._open.clear()
+        self.drop_check()
         if self._retired:
             self.retire()
 
@@ -61,6 +95,7 @@ class Watcher:
         """Take the hooks off the model; not before its forward pass ends, if a tracer is at work."""
         self._retired = True
         if not any(isinstance(entry, _Watch) for entry in self._open):
+            self.drop_check()
             for handle in self._handles:
                 handle.remove()
 
@@ -73,14 +108,19 @@ class Watcher:
             return
         for record in self.done:  # let go of what past passes hold
             record.settle()
-        if torch._C._len_torch_function_stack():
-            _refuse_outer_engine()
+        _refuse_outer_engine()
         self.passes += 1
-        entry = self._chain.enter(model, args, kwargs, self.passes, self.done.append)
-        if entry is None:
-            tracer = Tracer(Pass(self.passes, self.done.append), watcher=self)
-            entry = _Watch(tracer, (args, kwargs), uncompiled=self._compiled)
-        self._open.append(entry)
+        self._consider_check(model, args, kwargs)
+        entry = None
+        if self._samples is None:
+            entry = self._chain.enter(model, args, kwargs, self.passes, self.done.append, self._check)
+        self._open.append(self._trace(args, kwargs) if entry is None else entry)
+
+    def _trace(self, args: tuple, kwargs: dict[str, Any]) -> _Watch:
+        samples = None if self._samples is None else self._samples(*args, **kwargs)
+        record = TracedPass(self.passes, self.done.append, self._check)
+        tracer = Tracer(record, self, places=self._places, guard=self._check.guard, names=self._names)
+        return _Watch(tracer, (args, kwargs), samples, uncompiled=self._compiled)
 
     def _leave(self, model: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
         entry = self._open.pop() if self._open and not torch.compiler.is_compiling() else None
@@ -99,25 +139,41 @@ class Watcher:
         size = next((tensor.size(0) for tensor in tensors_in((args, kwargs) if kwargs else args) if tensor.dim()), 0)
         LastPass(self.passes, self.done.append, size).watch(tensors_in(output))
 
+    def _consider_check(self, model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        if self._check.guard is not None:
+            return
+        shapes = (model.training, *(tensor.shape for tensor in tensors_in((args, kwargs) if kwargs else args)))
+        if self._schedule.wants(shapes):
+            self._check.guard = guard = Guard(coarse=_compat.autocasting())
+            # What is spread over ranks gets its gradient elsewhere; what stands for it is met in the forward pass.
+            guard.watch([p for p in model.parameters() if p.requires_grad and type(p) is Parameter])
+
+    def _names(self, leaves: Sequence[Any]) -> str:
+        """Return the names of parameters, for messages."""
+        model = self._model()
+        known = {} if model is None else {id(p): name for name, p in model.named_parameters()}
+        names = [f"`{known[id(leaf)]}`" if id(leaf) in known else "a parameter from outside" for leaf in leaves]
+        return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
 
 def watched_parts(model: nn.Module) -> list[str]:
     """Return the paths of the modules, the model itself among them, that a watcher hangs on."""
     return [
         path or "the model itself"
         for path, module in model.named_modules()
-        if any(isinstance(hook, _Hook) for hook in module._forward_hooks.values())
+        if any(isinstance(hook, _Hook) for hook in _compat.forward_hooks(module))
     ]
 
 
 def abandon_interrupted() -> None:
     """Give up forward passes whose tracers an interrupt left at work, in whichever model."""
-    for mode in reversed(_get_current_function_mode_stack()):
+    for mode in reversed(_compat.function_modes()):
         if isinstance(mode, Tracer):
-            mode.watcher.abandon()
+            mode.owner.abandon()
 
 
 def _refuse_outer_engine() -> None:
-    if any(isinstance(mode, Tracer) for mode in _get_current_function_mode_stack()):
+    if any(isinstance(mode, Tracer) for mode in _compat.function_modes()):
         raise RuntimeError(
             "The model is part of another model that PerSampleNorms measures, or the forward pass of another was "
             "interrupted; call `close()` of one of the two."
@@ -127,19 +183,18 @@ def _refuse_outer_engine() -> None:
 class _Watch:
     """A tracer at work, from before the forward pass to its end."""
 
-    def __init__(self, tracer: Tracer, inputs: Any, *, uncompiled: bool) -> None:
+    def __init__(self, tracer: Tracer, inputs: Any, samples: Tensor | None, *, uncompiled: bool) -> None:
         self._tracer, self._stance = tracer, contextlib.ExitStack()
         if uncompiled:
             self._stance.enter_context(torch.compiler.set_stance("force_eager"))
-        tracer.mark_inputs(inputs)
+        tracer.mark_inputs(inputs, samples)
         tracer.__enter__()
 
     def end(self, output: Any) -> None:
         """Stop watching; look at what the model returned."""
         self._tracer.__exit__(None, None, None)
         self.release()
-        for tensor in tensors_in(output):
-            self._tracer.notice(tensor)
+        self._tracer.finish(output)
 
     def release(self) -> None:
         """Let the model run compiled again."""

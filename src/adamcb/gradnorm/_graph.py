@@ -1,0 +1,98 @@
+"""The graph that autograd builds: which node sees an operation's gradient, and how gradients are put in."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from adamcb.gradnorm import _compat
+from adamcb.gradnorm._call import Call, tensors_in, trains
+
+Pick = Callable[[tuple], "Tensor | None"]
+"""From the gradients that arrive at a node to that of one tensor."""
+
+
+def node_of(call: Call, out: Tensor, *, custom: bool = False) -> tuple[Any, Pick]:
+    """Return the node at which the gradient of an operation's result arrives, and how to pick it there.
+
+    Some operations return a view of what they compute: a dense layer on sequences, `einsum`. After an operation in
+    place autograd makes the node of a view anew, but not the one that its base had.
+    """
+    base = None if custom else _compat.base_of(out)
+    if base is None or not _stays(call, out, base):
+        return out.grad_fn, operator.itemgetter(out.output_nr)
+    return base.grad_fn, _picker(base, out)
+
+
+def _stays(call: Call, out: Tensor, base: Tensor) -> bool:
+    """Tell whether the node of `base` is the one that will see the gradient."""
+    arguments = tensors_in((call.args, call.kwargs))
+    in_place = any(argument is out for argument in arguments)
+    new = not any(argument is base or _compat.base_of(argument) is base for argument in arguments)
+    # Not for what repeats numbers, which nobody can change in place, nor for complex numbers seen as pairs.
+    return (new or in_place) and out.dtype == base.dtype and out.numel() <= base.numel()
+
+
+def _picker(base: Tensor, out: Tensor) -> Pick:
+    """Return a function from the gradients that arrive at the node of `base` to the gradient of `out`, its view."""
+    place, shape, strides = base.output_nr, base.shape, base.stride()
+    view = out.shape, out.stride()
+    start = out.storage_offset() - base.storage_offset()
+
+    def pick(grads: tuple) -> Tensor | None:
+        grad = grads[place]
+        if grad is not None and grad.stride() != strides:
+            grad = grad.new_empty_strided(shape, strides).copy_(grad)
+        return None if grad is None else grad.as_strided(*view, grad.storage_offset() + start)
+
+    return pick
+
+
+def leaves_behind(node: Any) -> tuple[Parameter, ...]:
+    """Return the trainable parameters that a node's graph leads to."""
+    found, seen, waiting = {}, {node}, [node]
+    while waiting:
+        node = waiting.pop()
+        leaf = getattr(node, "variable", None)
+        if trains(leaf):
+            found[id(leaf)] = leaf
+        for child, _ in node.next_functions:
+            if child is not None and child not in seen:
+                seen.add(child)
+                waiting.append(child)
+    return tuple(found.values())
+
+
+class _Tap(torch.autograd.Function):
+    """The identity on the result of an operation whose parameters were detached; supplies their gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, result: Tensor, supply: Any, saved: list[Tensor], *parameters: Tensor) -> Tensor:
+        ctx.supply = supply
+        ctx.save_for_backward(*saved)
+        return result.data  # not a view for autograd, so that an activation may work on it in place
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                'create_graph=True is not supported while PerSampleNorms measures exact norms; use mode="last-layer", '
+                "or close it first."
+            )
+        return grads[0], None, None, *ctx.supply(grads[0], ctx.saved_tensors)
+
+
+def supply_gradients(result: Tensor, supply: Callable, saved: list[Tensor], parameters: Sequence[Tensor]) -> Tensor:
+    """Return `result`, through which supply(grad, saved) gives the parameters their gradients."""
+    tapped: Any = _Tap.apply(result, supply, saved, *parameters)
+    return tapped
+
+
+def supplies(node: Any) -> bool:
+    """Tell whether a node is one of those that supply gradients."""
+    return type(node).__name__ == "_TapBackward"

@@ -1,0 +1,118 @@
+"""How indexing moves samples: the same operation on the numbers of the samples tells whose each entry is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adamcb.gradnorm._batch import Batch, find_owners, place_owners, spread_owners
+from adamcb.gradnorm._call import Call, substitute
+from adamcb.gradnorm._layouts import positions, viewed
+
+# Operations that put values into their first argument.
+_WRITES = {
+    "__setitem__",
+    "index_put",
+    "index_put_",
+    "index_copy",
+    "index_copy_",
+    "scatter",
+    "scatter_",
+    "masked_scatter",
+}
+
+
+def moved_along(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """Entries change places along some dimensions: `flip`, `roll`."""
+    dims = call.kwargs.get("dims", call.args[-1] if len(call.args) > 1 else None)
+    if dims is not None and not isinstance(dims, Tensor) and batch.dim not in positions(dims, source.dim()):
+        return batch
+    return indexed(call, source, batch, out)
+
+
+def indexed(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """Entries are picked, or put, by an index. Constants, and what is made of parameters, belong to nobody."""
+    values = call.args[-1] if call.name in _WRITES and len(call.args) > 1 else None
+    values = call.kwargs.get("src", call.kwargs.get("source", values))
+    constant = call.name in _WRITES and not isinstance(values, Tensor)
+
+    def numbers(tensor: Tensor) -> Tensor:
+        if tensor is not call.args[0] and tensor is not values:
+            return tensor
+        mark = call.batch(tensor)
+        if mark is None or mark.size != batch.size:
+            return torch.full(tensor.shape, -1, device=tensor.device)
+        return spread_owners(tensor, mark)
+
+    if source is not call.args[0] and source is not values:
+        return _of_index(call, source, batch, out)
+    try:
+        args, kwargs = substitute((call.args, call.kwargs), numbers)
+        args = (*args[:-1], -1) if constant else args
+        with torch.no_grad():
+            owners = call.func(*args, **kwargs)
+    except (RuntimeError, TypeError, ValueError, IndexError):
+        return None
+    owners = owners if isinstance(owners, Tensor) else args[0]  # `__setitem__` returns nothing
+    before = call.batch(call.args[0])
+    if call.name in _WRITES and before is not None and owners.shape == call.args[0].shape:
+        # Constants that are written over a sample's entries belong to the sample.
+        owners = torch.where(owners < 0, spread_owners(call.args[0], before), owners)
+    return find_owners(owners, batch.size, prefer=batch.dim) if owners.shape == out.shape else None
+
+
+def _of_index(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """Whoever owns the index owns what it picks, unless that has an owner of its own: rows of a table."""
+    if call.batch(call.args[0]) is not None:
+        return None
+    if call.name == "index_select":
+        dim = call.argument(1, "dim") % out.dim()
+        return batch._replace(dim=dim)
+    if call.name in ("gather", "take_along_dim"):
+        return batch if out.shape == source.shape else None
+    alone = call.name == "__getitem__" and call.args[1] is source and source.dtype != torch.bool
+    return batch if alone and out.shape[: source.dim()] == source.shape else None
+
+
+def picked(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """Indexing with brackets: by numbers and slices, or by other tensors."""
+    index = _indices(call.args[1])
+    if source is call.args[0] and not any(isinstance(each, (Tensor, list)) for each in index):
+        found = viewed(call, source, batch, out)
+        return found if found is not None else indexed(call, source, batch, out)
+    return indexed(call, source, batch, out)
+
+
+def _indices(index: Any) -> Sequence:
+    return index if isinstance(index, tuple) else (index,)
+
+
+def added_at(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """Rows are added to rows: right if each goes to a row of its own sample."""
+    base, dim, index, values = (call.argument(i, n) for i, n in enumerate(("input", "dim", "index", "source")))
+    values = call.kwargs.get("src", values)
+    into = call.batch(base)
+    where, size = dim % base.dim(), batch.size
+    mine = batch if source is values else call.batch(values)
+    if mine is None or (into is not None and (into.dim != where or mine.dim != where)):
+        same = into is None or mine is None or (into.dim == mine.dim and into.agrees(mine))
+        return (into or mine) if same and (into or mine).dim != where else None
+    if mine.dim != where or mine.size != size:
+        return mine if mine.dim != where else None
+    owner = mine.owner(values.shape[where]).to(index.device)
+    rows = index if index.dim() == 1 else index.movedim(where, 0).flatten(1)[:, 0]
+    if index.dim() > 1 and not (index.movedim(where, 0).flatten(1) == rows.unsqueeze(1)).all():
+        return None
+    found = torch.full((base.shape[where],), -1, device=index.device, dtype=torch.long)
+    found[rows] = owner
+    if not torch.equal(found[rows], owner):
+        return None  # rows of two samples meet in one
+    if into is not None:
+        mine_before = into.owner(base.shape[where]).to(index.device)
+        if ((found >= 0) & (mine_before >= 0) & (found != mine_before)).any():
+            return None
+        found = torch.where(found >= 0, found, mine_before)
+    return place_owners(found, where, size)

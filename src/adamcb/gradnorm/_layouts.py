@@ -1,0 +1,312 @@
+"""How operations move samples: from where they are in an argument to where they are in the result.
+
+A layout is a function of a `Call`, one of its arguments, where the samples are in that argument, and the result. It
+returns a `Batch`, or None where the result no longer keeps samples apart. Nothing here looks at the numbers in the
+batch. Indexing, which looks at the index, has a file of its own. Which operation has which layout: `_table.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adamcb.gradnorm._batch import Batch, place_owners
+from adamcb.gradnorm._call import Call
+
+Layout = Callable[[Call, Tensor, Batch, Tensor], "Batch | None"]
+
+
+def kept(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """Dimensions stay where they are; some behind the samples may come or go."""
+    return _at(batch, batch.dim, source, out)
+
+
+def leading(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """Samples are images, or rows: they stay if they come first, and are mixed if not."""
+    return _at(batch, 0, source, out) if batch.dim == 0 else None
+
+
+def lined_up(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """Dimensions are lined up from the right."""
+    return _at(batch, batch.dim + out.dim() - source.dim(), source, out)
+
+
+def chosen(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """`where`: dimensions are lined up; with the condition alone it returns positions."""
+    return lined_up(call, source, batch, out) if len(call.args) > 1 else None
+
+
+def along(place: int, default: int | None) -> Layout:
+    """Return the layout of operations that work along a dimension, given as argument number `place`, and keep it."""
+
+    def layout(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+        dim = dim_of(call, place, default)
+        return None if dim is None or batch.dim in positions(dim, source.dim()) else kept(call, source, batch, out)
+
+    return layout
+
+
+def shrunk(place: int, default: int | None) -> Layout:
+    """Return the layout of operations that work along a dimension, and halve or drop it."""
+
+    def layout(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+        dim = dim_of(call, place, default)
+        if dim is None or batch.dim in (dropped := positions(dim, source.dim())):
+            return None
+        moved = batch.dim - sum(d < batch.dim for d in dropped) if out.dim() < source.dim() else batch.dim
+        return _at(batch, moved, source, out)
+
+    return layout
+
+
+def normalized(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """The last dimensions, as many as the shape that is given, are normalized together."""
+    width = len(call.argument(1, "normalized_shape", ()))
+    return kept(call, source, batch, out) if batch.dim < source.dim() - width else None
+
+
+def like_first(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """The second argument says what shape or type, and no more."""
+    return batch if source is not call.args[0] else _at(batch, batch.dim, source, out)
+
+
+def expanded_like(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """The second argument says what shape, and the first is broadcast to it."""
+    return batch if source is not call.args[0] else lined_up(call, source, batch, out)
+
+
+def bags(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """The rows of the result are the bags, however the indices came."""
+    return Batch(0, out.shape[0], sure=True)
+
+
+def loss(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """One loss for each element, or for each position; none is left if they were summed or averaged."""
+    return _at(batch, 0, source, out) if batch.dim == 0 and out.dim() else None
+
+
+def reshaped(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """The row-major order of the elements stays: the samples lie as many elements apart as before."""
+    if batch.owners is not None:
+        return _reshaped_owners(source, batch, out)
+    stride = batch.inner * math.prod(source.shape[batch.dim + 1 :])
+    fitting = []
+    for dim, size in enumerate(out.shape):
+        suffix = math.prod(out.shape[dim + 1 :])
+        if size and suffix and stride % suffix == 0 and size % (stride // suffix * batch.size) == 0:
+            fitting.append(batch._replace(dim=dim, inner=stride // suffix))
+    # A single sample fits in many places; the one that holds nothing else keeps other dimensions what they are.
+    fitting.sort(key=lambda found: out.shape[found.dim] != batch.size)
+    return fitting[0] if fitting else None
+
+
+def _reshaped_owners(source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    before, after = math.prod(source.shape[: batch.dim]), source.shape[batch.dim]
+    for dim, size in enumerate(out.shape):
+        if size == after and math.prod(out.shape[:dim]) == before:
+            return batch._replace(dim=dim)
+    return None
+
+
+def viewed(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """Ask a probe without numbers, whose only nonzero stride marks the dimension."""
+    strides = [int(dim == batch.dim) for dim in range(source.dim())]
+    probe = torch.empty(source.shape[batch.dim], device="meta").as_strided(source.shape, strides)
+    try:
+        seen = call.func(*(probe if arg is source else arg for arg in call.args), **call.kwargs)
+    except RuntimeError:  # an index on another device, or a view that a meta tensor does not have
+        return None
+    for view in seen if isinstance(seen, (tuple, list)) else (seen,):
+        if view.shape == out.shape and view._is_view():
+            dims = [dim for dim, stride in enumerate(view.stride()) if stride]
+            if len(dims) == 1 and _whole(view.storage_offset(), view, dims[0], source, batch):
+                return batch._replace(dim=dims[0])
+    return None
+
+
+def _whole(start: int, view: Tensor, dim: int, source: Tensor, batch: Batch) -> bool:
+    """Tell whether a piece of the batch dimension holds every sample, in order."""
+    if view.stride(dim) != 1:
+        return False
+    if batch.owners is not None:
+        return start == 0 and view.shape[dim] == source.shape[batch.dim]
+    period = batch.size * batch.inner
+    return start % period == 0 and view.shape[dim] % period == 0
+
+
+def reduced(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """Some dimensions are summed up, averaged or searched."""
+    dim = dim_of(call, 2 if call.name in ("norm", "vector_norm") else 1, None)
+    if isinstance(dim, Tensor):  # torch.max(x, y)
+        return lined_up(call, source, batch, out)
+    if dim is None or batch.dim in (dropped := positions(dim, source.dim())):
+        return None
+    kept_dims = out.dim() == source.dim()
+    return _at(batch, batch.dim if kept_dims else batch.dim - sum(d < batch.dim for d in dropped), source, out)
+
+
+def unfolded(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """`Tensor.unfold` is a view; `torch.nn.functional.unfold` takes patches of images."""
+    found = viewed(call, source, batch, out)
+    return found if found is not None or source.dim() < 4 else leading(call, source, batch, out)
+
+
+def stacked(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """A new dimension comes in."""
+    new = dim_of(call, 1, 0) % (source.dim() + 1)
+    return batch._replace(dim=batch.dim + (new <= batch.dim))
+
+
+def joined(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """One dimension is as long as that of all tensors together."""
+    tensors = call.argument(0, "tensors")
+    if dim_of(call, 1, 0) % source.dim() != batch.dim:
+        return batch
+    batches = [call.batch(tensor) for tensor in tensors]
+    if all(other is not None and other.agrees(batch) for other in batches):
+        if all(t.shape[batch.dim] == source.shape[batch.dim] for t in tensors) and batch.owners is None:
+            return batch
+    if any(other is None or other.size != batch.size for other in batches):
+        return None
+    owners = [other.owner(tensor.shape[batch.dim]) for other, tensor in zip(batches, tensors, strict=True)]
+    return place_owners(torch.cat(owners), batch.dim, batch.size)
+
+
+def repeated(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """Copies lie one after the other, and new dimensions in front."""
+    repeats = call.args[1] if isinstance(call.args[1], (tuple, list)) else call.args[1:]
+    moved = batch._replace(dim=batch.dim + out.dim() - source.dim())
+    if batch.owners is not None and out.shape[moved.dim] != source.shape[batch.dim]:
+        return place_owners(batch.owners.samples.repeat(repeats[moved.dim]), moved.dim, batch.size)
+    return moved
+
+
+def interleaved(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """Every entry is followed by its copies."""
+    repeats, dim = call.argument(1, "repeats"), dim_of(call, 2, None)
+    if dim is None:
+        return None
+    if dim % source.dim() != batch.dim:
+        return batch
+    if isinstance(repeats, int) and batch.owners is None:
+        return batch._replace(inner=batch.inner * repeats)
+    owner = batch.owner(source.shape[batch.dim]).to(source.device)
+    return place_owners(torch.repeat_interleave(owner, repeats), batch.dim, batch.size)
+
+
+def matrix_product(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """Leading dimensions are lined up from the right; what is summed over is gone."""
+    first, second = _factors(call)
+    if source is not first and source is not second:
+        return lined_up(call, source, batch, out)  # what the product is added to
+    place = batch.dim - source.dim()
+    if source is first:
+        if place == -1:
+            return None
+        place += second.dim() == 1
+    else:
+        if source.dim() == 1 or place == -2:
+            return None
+        place += first.dim() == 1 and place < -2
+    return _at(batch, out.dim() + place, source, out)
+
+
+def _factors(call: Call) -> tuple[Tensor, Tensor]:
+    """Return the two tensors that are multiplied, in any of torch's products of matrices."""
+    if call.name in ("addmm", "baddbmm", "addmv", "addbmm"):
+        named = [call.kwargs[key] for key in ("mat1", "mat2", "mat", "vec", "batch1", "batch2") if key in call.kwargs]
+        first, second = (*call.args[1:3], *named)
+    else:
+        first, second = (*call.args, *call.kwargs.values())[:2]
+    return first, second
+
+
+def dense(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """`linear`: features come last, and the rows of a matrix that holds samples become the last dimension."""
+    if source is call.args[0]:
+        return kept(call, source, batch, out) if batch.dim < source.dim() - 1 else None
+    if len(call.args) > 1 and source is call.args[1]:
+        return _at(batch, out.dim() - 1, source, out) if batch.dim == 0 and source.dim() == 2 else None
+    return lined_up(call, source, batch, out)
+
+
+def distances(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """`cdist`: rows of the first against rows of the second."""
+    place = batch.dim - source.dim()
+    if place == -1:
+        return None
+    return _at(batch, out.dim() + (place if source is call.args[0] or place < -2 else -1), source, out)
+
+
+def attention(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """The last two dimensions are positions and features, the others are lined up."""
+    place = batch.dim - source.dim()
+    if place < -2 or (place == -2 and source is call.args[0]):
+        return _at(batch, out.dim() + place, source, out)
+    return None
+
+
+def einsum(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """The samples' letter says where they go."""
+    operands = call.args[1] if len(call.args) == 2 and isinstance(call.args[1], (tuple, list)) else call.args[1:]
+    if not isinstance(call.args[0], str) or "->" not in call.args[0]:
+        return None
+    inputs, output = call.args[0].replace(" ", "").split("->")
+    for letters, operand in zip(inputs.split(","), operands, strict=True):
+        if operand is source:
+            before, after = letters_of(letters, source.dim()), letters_of(output, out.dim())
+            return batch._replace(dim=after.index(before[batch.dim])) if before[batch.dim] in after else None
+    return None
+
+
+def letters_of(equation: str, dims: int) -> list[Any]:
+    """Return one name for each dimension: letters, and numbers from the right for what an ellipsis stands for."""
+    if "..." not in equation:
+        return list(equation)
+    left, right = equation.split("...")
+    hidden = dims - len(left) - len(right)
+    return [*left, *range(-hidden, 0), *right]
+
+
+def tensordot(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """Dimensions that are summed over are gone; those of the second tensor come behind those of the first."""
+    first, dims = call.args[0], call.argument(2, "dims", 2)
+    if isinstance(dims, int):
+        dims = list(range(first.dim() - dims, first.dim())), list(range(dims))
+    gone = positions(dims[0 if source is first else 1], source.dim())
+    if batch.dim in gone:
+        return None
+    start = 0 if source is first else first.dim() - len(dims[0])
+    return _at(batch, start + batch.dim - sum(d < batch.dim for d in gone), source, out)
+
+
+def transformed(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """Fourier transforms: along the last dimension, the last two, or those that are named."""
+    width = 2 if call.name.endswith("2") else source.dim() if call.name.endswith("n") else 1
+    dim = call.kwargs.get("dim", call.args[2] if len(call.args) > 2 else tuple(range(-width, 0)))
+    dim = tuple(range(source.dim())) if dim is None else dim
+    return None if batch.dim in positions(dim, source.dim()) else kept(call, source, batch, out)
+
+
+def appended(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """Features come behind all dimensions that there are: embeddings."""
+    return batch if out.shape[: source.dim()] == source.shape else None
+
+
+def _at(batch: Batch, dim: int, source: Tensor, out: Tensor) -> Batch | None:
+    """Return `batch` at another dimension, None if that has another size."""
+    if not 0 <= dim < out.dim() or out.shape[dim] != source.shape[batch.dim]:
+        return None
+    return batch if dim == batch.dim else batch._replace(dim=dim)
+
+
+def dim_of(call: Call, place: int, default: Any) -> Any:
+    return call.kwargs.get("dim", call.kwargs.get("axis", call.args[place] if len(call.args) > place else default))
+
+
+def positions(dims: Any, ndim: int) -> set[int]:
+    return {d % max(1, ndim) for d in (dims if isinstance(dims, (tuple, list)) else (dims,))}

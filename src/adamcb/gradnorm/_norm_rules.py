@@ -1,0 +1,111 @@
+"""Rules for normalization layers: what is normalized is scaled and shifted, by feature or by channel.
+
+BatchNorm in training ties the samples of a batch together: there, as everywhere, a sample's gradient is its own
+contribution to the gradient of the batch, the slice of the product that the backward pass sums over samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor
+
+from adamcb.gradnorm._batch import split
+from adamcb.gradnorm._call import Call, Use
+from adamcb.gradnorm._parts import Dense, accurate
+
+
+def layer_norm(
+    call: Call,
+    input: Tensor,
+    normalized_shape: Any,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> list[Use] | None:
+    """Σₜ gₜ x̂ₜ and Σₜ gₜ."""
+    width = len(normalized_shape)
+    return _affine(call, input, weight, bias, lambda x: F.layer_norm(x, normalized_shape, eps=eps), width)
+
+
+def rms_norm(
+    call: Call, input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None
+) -> list[Use] | None:
+    """Σₜ gₜ x̂ₜ."""
+    width = len(normalized_shape)
+    return _affine(call, input, weight, None, lambda x: F.rms_norm(x, normalized_shape, eps=eps), width)
+
+
+def group_norm(
+    call: Call,
+    input: Tensor,
+    num_groups: int,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> list[Use] | None:
+    """Σₜ gₜ x̂ₜ and Σₜ gₜ, by channel."""
+    return _affine(call, input, weight, bias, lambda x: F.group_norm(x, num_groups, eps=eps), None)
+
+
+def instance_norm(
+    call: Call,
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> list[Use] | None:
+    """Σₜ gₜ x̂ₜ and Σₜ gₜ, by channel."""
+    if use_input_stats:
+        return _affine(call, input, weight, bias, lambda x: F.instance_norm(x, eps=eps), None)
+    mean, var = running_mean, running_var
+    return _affine(call, input, weight, bias, lambda x: F.batch_norm(x, mean, var, eps=eps), None)
+
+
+def batch_norm(
+    call: Call,
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> list[Use] | None:
+    """Σₜ gₜ x̂ₜ and Σₜ gₜ, by channel; x̂ from the batch in training, from the running averages in evaluation."""
+    mean, var = (None, None) if training else (running_mean, running_var)
+    return _affine(call, input, weight, bias, lambda x: F.batch_norm(x, mean, var, training=training, eps=eps), None)
+
+
+def _affine(
+    call: Call,
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    normalize: Callable[[Tensor], Tensor],
+    width: int | None,
+) -> list[Use] | None:
+    """Return the uses of y = weight · normalize(x) + bias over the last `width` dimensions, or over channels."""
+    batch = call.batch(input)
+    if batch is None or (batch.dim != 0 if width is None else batch.dim >= input.dim() - width):
+        return None
+
+    def reduce(product: Tensor) -> Dense:
+        parts = split(accurate(product), call.out)
+        kept = {2} if width is None else set(range(parts.dim() - width, parts.dim()))
+        dropped = [dim for dim in range(1, parts.dim()) if dim not in kept]
+        return Dense(parts.sum(dropped) if dropped else parts)
+
+    uses = []
+    if weight is not None:
+        uses.append(Use(weight, lambda grad: reduce(accurate(grad) * normalize(accurate(input.detach())))))
+    if bias is not None:
+        uses.append(Use(bias, reduce))
+    return uses

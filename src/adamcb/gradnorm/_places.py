@@ -1,0 +1,158 @@
+"""Finds the samples in the results of operations, from where they are in the arguments."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adamcb.gradnorm import _layouts
+from adamcb.gradnorm._batch import Batch, Mixed, find_owners, place_owners, spread_owners
+from adamcb.gradnorm._call import Call, Mark, is_parameter, tensors_in
+from adamcb.gradnorm._probe import Probe
+from adamcb.gradnorm._table import OPERATIONS, operation_of
+
+_STEADY = {_layouts.kept, _layouts.leading, _layouts.lined_up, _layouts.dense}
+_QUICK = frozenset(name for name, operation in OPERATIONS.items() if operation.layout in _STEADY)
+# Sums over samples: harmless as a loss.
+_POOLING = frozenset("sum mean nansum nanmean".split()) | {
+    name for name, operation in OPERATIONS.items() if operation.layout is _layouts.loss
+}
+
+
+def same_shape(call: Call, out: Tensor) -> Batch | None:
+    """Answer the most common case at once: samples in front of the first argument, and a result like it."""
+    if call.name not in _QUICK or not call.args:
+        return None
+    first = call.args[0]
+    batch = call.marks.get(id(first))
+    if type(batch) is not Batch or batch.dim != 0 or out.dim() != first.dim() or out.shape[0] != first.shape[0]:
+        return None
+    if len(call.marks) > 1:
+        for tensor in tensors_in((call.args[1:], call.kwargs)):
+            mark = call.marks.get(id(tensor))
+            if type(mark) is Mixed or (type(mark) is Batch and (mark is not batch or tensor.dim() != first.dim())):
+                return None
+    return batch
+
+
+_Sources = list[tuple[Tensor, Batch]]
+
+
+class Places:
+    """Finds the samples in the results of one model's operations.
+
+    Attributes:
+        size: The number of samples in the inputs.
+    """
+
+    def __init__(self) -> None:
+        self.size = 0
+        self._probe = Probe()
+
+    def of_inputs(self, tensors: Sequence[Tensor], samples: Tensor | None) -> Iterator[tuple[Tensor, Mark]]:
+        """Yield the input tensors that hold samples, and where: along the first dimension.
+
+        Args:
+            tensors: The inputs.
+            samples: int64[n], the sample of each row of the tensors that have n rows; None if rows are samples.
+        """
+        tensors = [tensor for tensor in tensors if tensor.dim() and not is_parameter(tensor)]
+        if samples is not None:
+            self.size = int(samples.max()) + 1 if len(samples) else 0
+            ragged = place_owners(samples.long(), 0, self.size)
+        else:
+            sizes = [tensor.shape[0] for tensor in tensors if tensor.dim() > 1] or [t.shape[0] for t in tensors]
+            self.size = next((size for size in sizes if size != 1), 1 if sizes else 0)
+            ragged = None
+        for tensor in tensors:
+            if ragged is not None and samples is not None and tensor.shape[0] == len(samples):
+                yield tensor, ragged
+            elif tensor.shape[0] == self.size:
+                yield tensor, Batch(0, self.size)
+            elif tensor.requires_grad or (tensor.dim() > 1 and tensor.shape[0] != 1 and samples is None):
+                why = f"the inputs have {self.size} and {tensor.shape[0]} rows"
+                yield tensor, Mixed(self.size, f"the size of the batch cannot be told: {why}")
+
+    def find(self, call: Call, number: int, out: Tensor) -> tuple[Mark | None, str | None]:
+        """Return what is known of result number `number`, and why a gradient must not reach it, if so."""
+        marked = [(t, call.marks[id(t)]) for t in tensors_in((call.args, call.kwargs)) if id(t) in call.marks]
+        sources = [(t, mark) for t, mark in marked if type(mark) is not type(None) and not _made(mark)]
+        live = [(t, mark) for t, mark in sources if t.requires_grad]
+        quiet = []
+        if live and out.requires_grad:  # what wants no gradient mixes nothing, unless it has the samples elsewhere
+            quiet = [(t, mark) for t, mark in sources if not t.requires_grad and isinstance(mark, Batch)]
+            sources = live
+        if not out.requires_grad:
+            # A constant for gradients. If its samples are lost, its rows get gradients as rows of a constant do.
+            batches = [(t, mark) for t, mark in sources if isinstance(mark, Batch)]
+            return self._agreed(call, batches, [], number, out) if batches else None, None
+        mixed = [mark for _, mark in sources if isinstance(mark, Mixed)]
+        batches = [(t, mark) for t, mark in sources if isinstance(mark, Batch)]
+        if mixed:
+            alone = all(mark.pooled for mark in mixed) and not batches
+            worst = next((mark for mark in mixed if not mark.pooled), mixed[0])
+            again = None if alone else f"samples are mixed in `{call.name}`: {worst.why}."
+            return worst._replace(pooled=alone), again
+        found = self._agreed(call, batches, quiet, number, out)
+        if found is not None:
+            return found, None
+        size = batches[0][1].size
+        if size == 1 and out.dim() and not any(mark.owners for _, mark in batches):
+            return Batch(0, 1), None
+        shapes = " and ".join(str(tuple(t.shape)) for t, _ in batches[:3])
+        why = f"`{call.name}` makes {tuple(out.shape)} of {shapes}, and does not keep samples apart"
+        pooled = call.name in _POOLING
+        return Mixed(size, why, pooled=pooled), None if pooled else f"samples are mixed: {why}."
+
+    def _agreed(self, call: Call, batches: _Sources, quiet: _Sources, number: int, out: Tensor) -> Batch | None:
+        layout = operation_of(call.name).layout
+        if layout is None and not out.requires_grad:
+            return None
+        if layout is None:
+            return self._probe.place(call, batches, number, out)
+        places = [layout(call, tensor, batch, out) for tensor, batch in batches]
+        places += [place for tensor, batch in quiet if (place := layout(call, tensor, batch, out)) is not None]
+        sure = [place for place in places if place is not None and place.sure]
+        if not out.requires_grad:
+            places = [place for place in (*sure, *places) if place is not None][:1]
+        if not places or any(place is None or not place.agrees(places[0]) for place in places):
+            return None
+        return sure[0] if sure else places[0]
+
+
+class Written:
+    """What operations in place put into views of a tensor that nobody had marked.
+
+    Args:
+        base: The tensor.
+    """
+
+    def __init__(self, base: Tensor) -> None:
+        self.base = weakref.ref(base)
+        self._writes: list[tuple[Any, Mark]] = []
+
+    def add(self, view: Tensor, mark: Mark) -> None:
+        """Note that a view of the tensor holds what `mark` says."""
+        offset = view.storage_offset() - view._base.storage_offset()  # type: ignore[union-attr]
+        self._writes.append(((view.shape, view.stride(), offset), mark))
+
+    def mark(self) -> Mark | None:
+        """Return what is known of the tensor as a whole."""
+        base: Any = self.base()
+        batches = [mark for _, mark in self._writes if isinstance(mark, Batch)]
+        if len(batches) < len(self._writes):
+            return next(mark for _, mark in self._writes if isinstance(mark, Mixed))
+        owners = torch.empty_strided(base.shape, base.stride(), dtype=torch.long).fill_(-1)
+        for geometry, batch in zip(self._writes, batches, strict=True):
+            place = owners.as_strided(*geometry[0])
+            place.copy_(spread_owners(place, batch))
+        found = find_owners(owners, batches[0].size)
+        return found or Mixed(batches[0].size, "rows of several samples were written into one tensor")
+
+
+def _made(mark: Any) -> bool:
+    return not isinstance(mark, (Batch, Mixed))

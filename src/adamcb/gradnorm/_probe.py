@@ -1,0 +1,98 @@
+"""Finds out what an unknown operation does to the samples: it runs again with some of them changed.
+
+Where only the entries along one dimension change that belong to the changed samples, that dimension holds them. The
+answer is remembered by operation, numbers of dimensions and settings.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from adamcb.gradnorm._batch import Batch
+from adamcb.gradnorm._call import Call, substitute, tensors_in
+
+_Answer = tuple[int, bool] | None
+
+
+class Probe:
+    """Asks unknown operations, and remembers their answers."""
+
+    def __init__(self) -> None:
+        self._answers: dict[Any, _Answer] = {}
+
+    def place(self, call: Call, sources: list[tuple[Tensor, Batch]], number: int, out: Tensor) -> Batch | None:
+        """Return where the samples are in result number `number`, None if they are mixed or cannot be told."""
+        batch = sources[0][1]
+        regular = all(other.owners is None and other.size == batch.size for _, other in sources)
+        if not regular or not all(source.is_floating_point() for source, _ in sources) or not out.is_floating_point():
+            return None
+        if batch.size == 1:
+            return Batch(0, 1) if out.dim() else None
+        key = (call.name, number, out.dim(), *((s.dim(), b.dim, b.inner > 1) for s, b in sources), _settings(call))
+        if key not in self._answers:
+            self._answers[key] = _ask(call, batch, number, out)
+        answer = self._answers[key]
+        if answer is None or out.shape[answer[0]] % batch.size:
+            return None
+        dim, blocks = answer
+        return Batch(dim, batch.size, out.shape[dim] // batch.size if blocks else 1)
+
+
+def _settings(call: Call) -> str:
+    return repr(substitute((call.args, call.kwargs), lambda tensor: tensor.dim()))
+
+
+def _ask(call: Call, batch: Batch, number: int, out: Tensor) -> _Answer:
+    even = torch.arange(batch.size) % 2 == 0
+    before = _run(call, None, number)
+    if before is None:
+        return None
+    changes = []
+    for chosen in (even, ~even):
+        after = _run(call, chosen, number)
+        if after is None or after.shape != out.shape:
+            return None
+        changes.append((chosen, before.ne(after) & ~(before.isnan() & after.isnan())))
+    fitting = [answer for answer in _candidates(out, batch) if all(_fits(answer, batch, *c) for c in changes)]
+    return fitting[0] if len({dim for dim, _ in fitting}) == 1 else None
+
+
+def _candidates(out: Tensor, batch: Batch) -> Iterator[tuple[int, bool]]:
+    for dim, size in enumerate(out.shape):
+        if size and size % batch.size == 0:
+            yield dim, True
+            if size > batch.size:
+                yield dim, False
+
+
+def _fits(answer: tuple[int, bool], batch: Batch, chosen: Tensor, changed: Tensor) -> bool:
+    dim, blocks = answer
+    size = changed.shape[dim]
+    owner = Batch(dim, batch.size, size // batch.size if blocks else 1).owner(size)
+    others = [d for d in range(changed.dim()) if d != dim]
+    along = changed.any(dim=others) if others else changed
+    mine = chosen[owner].to(along.device)
+    return bool(along[mine].any()) and not bool(along[~mine].any())
+
+
+def _run(call: Call, chosen: Tensor | None, number: int) -> Tensor | None:
+    def new(tensor: Tensor) -> Tensor:
+        batch, value = call.batch(tensor), tensor.detach().clone()
+        if batch is None or chosen is None:
+            return value
+        shape = [1] * tensor.dim()
+        shape[batch.dim] = -1
+        mine = chosen[batch.owner(tensor.shape[batch.dim])].view(shape).to(tensor.device)
+        return torch.where(mine, 1.25 * value + 0.125, value)
+
+    args, kwargs = substitute((call.args, call.kwargs), new)
+    with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        torch.random.manual_seed(0)
+        try:
+            return tensors_in(call.func(*args, **kwargs))[number]
+        except (RuntimeError, ValueError, TypeError, IndexError):
+            return None

@@ -1,0 +1,93 @@
+"""A look at a task before training begins: what would go wrong hours later goes wrong now, in one sentence."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from adamcb.lab.errors import LabError
+from adamcb.lab.tasks.task import Task, fetch, sample_indices, to_device
+
+# How many samples are tried; a metric that cannot do with these is tried on all of them.
+_FEW, _SOME = 4, 512
+
+
+def check_task(task: Task, device: str = "cpu") -> None:
+    """Build the model twice, and try loss and metrics on a few samples.
+
+    Raises:
+        LabError: Something is not as `Task` says; the message names it.
+    """
+    with torch.random.fork_rng():
+        model = _try(task, "model", task.model)
+        if not isinstance(model, nn.Module):
+            raise LabError(f"`model` of {task.name} must return an nn.Module, got a {type(model).__name__}.")
+        _check_new(task, model)
+        model.to(device)
+        _check_loss(task, model, device)
+        _check_metrics(task, model, device)
+
+
+def _try(task: Task, name: str, function: Any, *arguments: Any) -> Any:
+    """Call a function of the task's; what it raises becomes a message that names it."""
+    try:
+        return function(*arguments)
+    except Exception as error:
+        kind = type(error).__name__
+        raise LabError(f"`{name}` of {task.name} must work on its samples, but raised {kind}: {error}") from error
+
+
+def _check_new(task: Task, model: nn.Module) -> None:
+    again = _try(task, "model", task.model)
+    shared = {id(parameter) for parameter in model.parameters()} & {id(other) for other in again.parameters()}
+    if again is model or shared:
+        raise LabError(
+            f"`model` of {task.name} must build a new model each time, got the same one twice: the second run would "
+            "train what the first one trained."
+        )
+
+
+def _check_loss(task: Task, model: nn.Module, device: str) -> None:
+    indices = sample_indices(len(task.train), _FEW).tolist()
+    batch = to_device(_try(task, "train", fetch, task.train, indices), device)
+    model.train()
+    losses = _try(task, "loss", task.losses, model, batch)
+    if not isinstance(losses, Tensor):
+        raise LabError(f"`loss` of {task.name} must return a tensor, got a {type(losses).__name__}.")
+    if losses.shape != (len(indices),):
+        hint = ' Compute it with reduction="none".' if losses.dim() == 0 else ""
+        rule = f"return one loss per sample, shape ({len(indices)},) here"
+        raise LabError(f"`loss` of {task.name} must {rule}, got shape {tuple(losses.shape)}.{hint}")
+    if not losses.requires_grad:
+        raise LabError(f"`loss` of {task.name} must depend on the model's parameters, got losses without a gradient.")
+
+
+def _check_metrics(task: Task, model: nn.Module, device: str) -> None:
+    if not task.metrics:
+        return
+    model.eval()
+    outputs, targets = _predictions(task, model, sample_indices(len(task.test), _SOME).tolist(), device)
+    for name, metric in task.metrics.items():
+        try:
+            metric(outputs, targets)
+        except Exception:
+            # Perhaps these samples alone lack a class; then all of them decide.
+            everything = _predictions(task, model, list(range(len(task.test))), device)
+            _try(task, f"metrics[{name!r}]", metric, *everything)
+
+
+def _predictions(task: Task, model: nn.Module, indices: list[int], device: str) -> tuple[Tensor, Tensor]:
+    parts = []
+    with torch.no_grad():
+        for start in range(0, len(indices), 128):
+            batch = to_device(_try(task, "test", fetch, task.test, indices[start : start + 128]), device)
+            parts.append(_try(task, "predict", _pair, task, model, batch))
+    outputs, targets = zip(*parts, strict=True)
+    return torch.cat(outputs), torch.cat(targets)
+
+
+def _pair(task: Task, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+    outputs, targets = task.predictions(model, batch)
+    return outputs.cpu(), targets.cpu()

@@ -1,0 +1,45 @@
+"""From a task's name to the task."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from adamcb import _checks
+from adamcb.lab.references import load_object
+from adamcb.lab.tasks.datasets import load_dataset
+from adamcb.lab.tasks.images import fashion_mnist_augmented, image_task
+from adamcb.lab.tasks.protein import protein
+from adamcb.lab.tasks.shakespeare import shakespeare
+from adamcb.lab.tasks.task import Task
+
+# Tasks beside those of a dataset and a model.
+TASKS: dict[str, Callable[[str | None], Task]] = {
+    "protein": protein,
+    "shakespeare": shakespeare,
+    "fashion-mnist-cnn-augmented": fashion_mnist_augmented,
+}
+
+
+def load_task(reference: str, data_dir: str | None = None) -> Task:
+    """Return a task by name, or from a file as "FILE.py:NAME": a `Task`, or a function that returns one.
+
+    Raises:
+        ValueError: The name is unknown, or the file has no such name.
+        FileNotFoundError: There is no such file.
+        TypeError: What the file holds under that name is not a task.
+    """
+    if ":" not in reference:
+        _checks.one_of("task", reference, (*TASKS, "FILE.py:NAME"))
+        return TASKS[reference](data_dir)
+    found = load_object(reference)
+    task = found() if callable(found) and not isinstance(found, Task) else found
+    if not isinstance(task, Task):
+        raise TypeError(f"`task` must name a Task, got task={reference!r}, a {type(task).__name__}.")
+    return task
+
+
+def load_image_task(
+    dataset: str, model: str, *, fraction: float, label_noise: float | None, data_dir: str | None
+) -> Task:
+    """Return the task of a model on a dataset, both by name."""
+    return image_task(load_dataset(dataset, data_dir=data_dir, fraction=fraction), model, label_noise=label_noise)

@@ -1,0 +1,158 @@
+"""What a task is: a problem to train on, as data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.utils.data import TensorDataset, default_collate
+
+from adamcb import _checks
+from adamcb.lab.tasks import metrics as known_metrics
+from adamcb.lab.tasks.metrics import Metric, as_metric
+from adamcb.lab.tasks.schedules import SCHEDULES
+
+OPTIMIZERS = ("adam", "adamw", "sgd", "adamx")
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A problem: a model, data, a loss for every sample, and what the result is judged by.
+
+    Attributes:
+        name: Letters, digits, dashes, dots and underscores; result folders are named after it.
+        model: Called without arguments, builds a new model. Its parameters may depend on torch's global generator.
+        train: A map-style dataset of training samples.
+        test: A map-style dataset of test samples.
+        loss: loss(model, batch) → float[k], one loss for each sample of a collated batch. None: the cross-entropy of
+            model(x) for x, y = batch.
+        predict: predict(model, batch) → (outputs, targets), what the metrics are computed from. None: model(x) and y
+            for x, y = batch.
+        metrics: Name → `Metric`, or a function(outputs, targets) → float of which more is better. None: accuracy where
+            `loss` and `predict` are None, and nothing but the loss otherwise.
+        batch_size: K.
+        lr: Learning rate.
+        schedule: Of the learning rate; one of `SCHEDULES`.
+        epochs: How many.
+        optimizer: One of `OPTIMIZERS`.
+        weight_decay: Of the optimizer.
+
+    Raises:
+        TypeError, ValueError: An argument is not as it should be.
+    """
+
+    name: str
+    model: Callable[[], nn.Module]
+    train: Any
+    test: Any
+    _: KW_ONLY
+    loss: Callable[[nn.Module, Any], Tensor] | None = None
+    predict: Callable[[nn.Module, Any], tuple[Tensor, Tensor]] | None = None
+    metrics: Mapping[str, Metric] = field(default_factory=dict)
+    batch_size: int = 128
+    lr: float = 1e-3
+    schedule: str = "cosine"
+    epochs: int = 10
+    optimizer: str = "adam"
+    weight_decay: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name or not set(self.name) <= _NAME_LETTERS:
+            rule = "be letters, digits, dashes, dots and underscores"
+            raise ValueError(f"`name` of a task must {rule}, got name={self.name!r}.")
+        for role in ("model", "loss", "predict"):
+            value = getattr(self, role)
+            if not callable(value) and not (value is None and role != "model"):
+                raise TypeError(f"`{role}` of a task must be a function, got a {type(value).__name__}.")
+        if isinstance(self.model, nn.Module):
+            raise TypeError("`model` of a task must be a function that builds a model, got a model: it is used twice.")
+        for role in ("train", "test"):
+            check_dataset(role, getattr(self, role))
+        object.__setattr__(self, "metrics", _checked_metrics(self.metrics, self.is_plain))
+        _checks.integer("batch_size", self.batch_size, low=1)
+        _checks.integer("epochs", self.epochs, low=1)
+        _checks.real("lr", self.lr, low=0.0, low_open=True)
+        _checks.real("weight_decay", self.weight_decay, low=0.0)
+        _checks.one_of("schedule", self.schedule, SCHEDULES)
+        _checks.one_of("optimizer", self.optimizer, OPTIMIZERS)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether this is classification of (x, y) by cross-entropy, for which one forward pass gives everything."""
+        return self.loss is None and self.predict is None
+
+    def losses(self, model: nn.Module, batch: Any) -> Tensor:
+        """Return float[k], the loss of every sample of a batch."""
+        if self.loss is not None:
+            return self.loss(model, batch)
+        inputs, labels = batch
+        return F.cross_entropy(model(inputs), labels, reduction="none")
+
+    def predictions(self, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+        """Return outputs and targets of a batch."""
+        if self.predict is not None:
+            return self.predict(model, batch)
+        inputs, targets = batch
+        return model(inputs), targets
+
+    def prepared(self, seed: int) -> Task:
+        """Return the task as the run with this seed sees it."""
+        return self
+
+
+_NAME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
+
+
+def _checked_metrics(given: Any, is_plain: bool) -> dict[str, Metric]:
+    if given is None or (isinstance(given, Mapping) and not given):
+        return {"accuracy": known_metrics.accuracy} if is_plain else {}
+    if not isinstance(given, Mapping):
+        raise TypeError(f"`metrics` of a task must be a dict from name to function, got a {type(given).__name__}.")
+    for name, metric in given.items():
+        if not isinstance(name, str) or not name or name == "loss":
+            raise ValueError(f"`metrics` of a task must have names other than 'loss', got {name!r}.")
+        if not callable(metric):
+            raise TypeError(f"`metrics[{name!r}]` of a task must be a function, got a {type(metric).__name__}.")
+    return {name: as_metric(metric) for name, metric in given.items()}
+
+
+def check_dataset(name: str, dataset: Any) -> None:
+    """Raise unless `dataset` is map-style and not empty."""
+    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
+        kind = type(dataset).__name__
+        raise TypeError(f"`{name}` of a task must be map-style, with `__getitem__` and `__len__`, got a {kind}.")
+    if len(dataset) == 0:
+        raise ValueError(f"`{name}` of a task must not be empty, got len({name})=0.")
+    if len(dataset) != len(dataset):
+        raise ValueError(f"`{name}` of a task must keep its length, got different lengths from one call to the next.")
+
+
+def fetch(dataset: Any, indices: Sequence[int] | range) -> Any:
+    """Return the collated batch of these samples."""
+    if type(dataset) is TensorDataset:
+        where: Any = slice(indices.start, indices.stop) if isinstance(indices, range) else torch.as_tensor(indices)
+        return tuple(tensor[where] for tensor in dataset.tensors)
+    batched = getattr(dataset, "__getitems__", None)
+    return default_collate(batched(list(indices)) if batched else [dataset[index] for index in indices])
+
+
+def to_device(batch: Any, device: torch.device | str, layout: torch.memory_format = torch.preserve_format) -> Any:
+    """Return a batch whose tensors are on `device`; images, which have four dimensions, in `layout`."""
+    if isinstance(batch, Tensor):
+        return batch.to(device, memory_format=layout if batch.dim() == 4 else torch.preserve_format)
+    if isinstance(batch, Mapping):
+        return {name: to_device(value, device, layout) for name, value in batch.items()}
+    if isinstance(batch, (list, tuple)):
+        moved = [to_device(value, device, layout) for value in batch]
+        return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
+    return batch
+
+
+def sample_indices(size: int, count: int) -> np.ndarray:
+    """Return `count` indices, spread evenly over a dataset; all of them if there are no more."""
+    return np.unique(np.linspace(0, size - 1, min(count, size)).astype(np.int64))
