@@ -44,9 +44,14 @@ class Measure:
     percent: bool = False
 
     @property
+    def metric(self) -> str:
+        """The column without its split, such as "accuracy"."""
+        return self.name.partition("_")[2]
+
+    @property
     def is_loss(self) -> bool:
         """Whether this is the loss that training lowers."""
-        return self.name.endswith("_loss") and self.name.removesuffix("_loss") in SPLITS
+        return self.metric == "loss"
 
     def best(self, values: Sequence[float]) -> float:
         """Return the best of some values."""
