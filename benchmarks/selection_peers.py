@@ -19,15 +19,16 @@ EXPLORATION = 0.4
 
 
 def adamcb_step(n: int, k: int) -> Callable[[], object]:
-    """Ours: draw and update, as training calls them."""
-    bandit = CombinatorialBandit(n, k, exploration=EXPLORATION, generator=torch.Generator().manual_seed(0))
-    norms = np.random.default_rng(0).random((64, k))
+    """Ours: draw and update, as training calls them, with the paper's feedback."""
+    generator = torch.Generator().manual_seed(0)
+    bandit = CombinatorialBandit(n, k, exploration=EXPLORATION, feedback="proof", generator=generator)
+    scores = np.random.default_rng(0).random((64, k))
     count = 0
 
     def step() -> None:
         nonlocal count
         count += 1
-        bandit.update(bandit.draw(), norms[count % 64])
+        bandit.update(bandit.draw(), scores[count % 64])
 
     return step
 

@@ -35,7 +35,7 @@ from benchmarks.timing import markdown
 
 DIGITS = Path(__file__).parent.parent / "docs" / "theory" / "digits-T.csv"
 DIMENSION, LR, DECAY = 650, 0.03, 0.99  # of the runs in that file
-FORMS = {"paper": {"feedback": "bandit"}, "scale-free": {"feedback": "scale-free", "min_gain": 0.0}}
+FORMS = {"paper": {"feedback": "proof"}, "scale-free": {"gate": None}}
 
 
 def rows_of(method: str, steps: int) -> list[dict[str, float]]:
@@ -53,7 +53,7 @@ def mean_of(rows: list[dict[str, float]], name: str) -> float:
 def terms(steps: int = 4000) -> str:
     table = [["term", "uniform", "AdamCB"]]
     columns = []
-    for method, theorem in (("uniform", "uniform"), ("adamcb", "adamcb")):
+    for method, theorem in (("uniform", "uniform"), ("adamcb-paper", "adamcb")):
         rows = rows_of(method, steps)
         largest, size = mean_of(rows, "largest_seen"), mean_of(rows, "coordinate_diameter")
         sizes = {"num_samples": int(rows[0]["num_samples"]), "batch_size": int(rows[0]["batch_size"]), "steps": steps}
@@ -84,7 +84,7 @@ def terms(steps: int = 4000) -> str:
 
 
 def floor(steps: int = 4000) -> str:
-    rows = rows_of("adamcb", steps)
+    rows = rows_of("adamcb-paper", steps)
     n, k, gamma = int(rows[0]["num_samples"]), int(rows[0]["batch_size"]), rows[0]["exploration"]
     largest = mean_of(rows, "largest_seen")
     price = n / gamma * math.log(n / k) + (math.e - 1) * gamma * steps * k
@@ -204,10 +204,12 @@ def adambs() -> str:
     for path in sorted((DIGITS.parent.parent / "reproduction").glob("*.csv")):
         with path.open(newline="", encoding="utf-8") as file:
             rows = {row["method"]: row for row in csv.DictReader(file)}
-        if "adambs" in rows:
-            losses = [(rows[m]["final_train_loss"], rows[m]["final_train_loss_std"]) for m in ("adam", "adambs")]
+        if "adambs-original" in rows:
+            losses = [
+                (rows[m]["final_train_loss"], rows[m]["final_train_loss_std"]) for m in ("adam", "adambs-original")
+            ]
             cells = [f"{float(mean):.3g} ± {float(std):.1g}" for mean, std in losses]
-            table.append([path.stem, *cells, f"{float(rows['adambs']['best_train_loss']):.3g}"])
+            table.append([path.stem, *cells, f"{float(rows['adambs-original']['best_train_loss']):.3g}"])
     return markdown(table[0], table[1:])
 
 

@@ -1,7 +1,7 @@
-"""Variants of the default, as methods of the lab: what its choice was measured against.
+"""Variants of the gated bandit, as methods of the lab: what its settings were measured against.
 
 Each is one line that composes public values: a feedback rule, a gate, a bandit. Most were measured when the gate still
-opened for whole epochs, so they are `at_once` with one thing changed.
+opened for whole epochs, so they are `at_once` with one thing changed. All of them are scored by exact norms.
 
 adamcb bench time-to-loss --task digits-mlp --method adamcb --method benchmarks/variants.py:with_adam
 """
@@ -17,8 +17,6 @@ import numpy as np
 
 from adamcb.lab.methods import METHODS, Method
 from adamcb.selection import CombinatorialBandit, Draw, Feedback, Gate, ScaleFree, SecondMoment, Visit
-
-DEFAULT = METHODS["adamcb"]
 
 
 @dataclass(frozen=True, repr=False)
@@ -158,7 +156,7 @@ class Fading(CountingBandit):
 
 
 class Unlearned(CombinatorialBandit):
-    """The default, but that nothing is learned from reshuffled batches once drawing by weight pays."""
+    """The gated bandit, but that nothing is learned from reshuffled batches once drawing by weight pays."""
 
     def update(self, draw: Draw, scores: Any) -> None:
         """Learn from the scores of a batch that was drawn by weight."""
@@ -178,9 +176,11 @@ def _bandit(kind: type[CombinatorialBandit] = CombinatorialBandit, **settings: A
 
 
 def _variant(name: str, label: str, selection: Callable[..., Any] | None = None, **changes: Any) -> Method:
-    return replace(DEFAULT, name=f"sf-{name}", label=label, selection=selection or _bandit(), **changes)
+    settings = {"optimizer": METHODS["adamx"].optimizer, "scores": "exact", "exploration": 0.4, **changes}
+    return Method(f"sf-{name}", label, selection or _bandit(), **settings)
 
 
+gated = _variant("gated", "the share chosen that pays", _bandit(gate=Gate()))
 at_once = _variant("at-once", "all batches chosen once it pays")
 # Who steps, and by which scores.
 with_adam = _variant("adam", "stepping with Adam", optimizer=METHODS["adam"].optimizer)

@@ -55,6 +55,7 @@ def main():
                 optimizer.zero_grad()
         accelerator.print(f"epoch {epoch + 1}: accuracy {accuracy(accelerator, model, test_loader):.1%}")
     accelerator.end_training()
+    return model
 
 
 if __name__ == "__main__":

@@ -55,6 +55,7 @@ def main():
             average.update_parameters(model)
         print(f"epoch {epoch + 1}: accuracy {accuracy(model, images.test):.1%}")
     print(f"accuracy of the average: {accuracy(average, images.test):.1%}")
+    return model
 
 
 if __name__ == "__main__":

@@ -96,6 +96,7 @@ def main():
 
     if args.save_model:
         torch.save(model.state_dict(), "mnist_cnn.pt")
+    return model
 
 
 if __name__ == "__main__":

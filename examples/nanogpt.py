@@ -88,6 +88,7 @@ def main():
     with torch.no_grad():
         x, y = train_set[:512]
         print(f"mean loss: {F.cross_entropy(model(x).flatten(0, 1), y.flatten()).item():.4f}")
+    return model
 
 
 if __name__ == "__main__":

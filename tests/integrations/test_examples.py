@@ -1,7 +1,9 @@
 """The examples run. Loops of one's own differ from the plain ones in two lines, Lightning's in five at most."""
 
+import argparse
 import difflib
 import importlib.util
+import itertools
 import os
 import re
 import runpy
@@ -10,8 +12,15 @@ import sys
 import tempfile
 import warnings
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from adamcb import AdamCB
+from adamcb.lab.tasks.datasets import load_dataset
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -43,7 +52,7 @@ def test_two_changed_lines_are_all(name):
     assert [line for line in ours if line.startswith("import adamcb")] == ["import adamcb"]
 
 
-def run(name: str, *options: str) -> None:
+def run(name: str, *options: str) -> dict[str, Any]:
     """Run an example here: starting Python and importing a framework takes longer than all of them."""
     framework = name.split("_")[0]
     if framework in ("lightning", "transformers", "accelerate") and importlib.util.find_spec(framework) is None:
@@ -52,7 +61,97 @@ def run(name: str, *options: str) -> None:
         warnings.simplefilter("ignore")  # the framework's own
         patch.chdir(tempfile.gettempdir())
         patch.setattr(sys, "argv", [name, *options])
-        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+
+
+def trained(name: str, *options: str) -> tuple[nn.Module, dict[str, Any]]:
+    """Return the model that an example's `main` trained, and the example's own names."""
+    with pytest.MonkeyPatch.context() as patch, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        patch.chdir(tempfile.gettempdir())
+        patch.setattr(sys, "argv", [name, *options])
+        names = runpy.run_path(str(EXAMPLES / name))
+        return names["main"](), names
+
+
+def assert_same_parameters(one: nn.Module, other: nn.Module) -> None:
+    for own, expected in zip(one.parameters(), other.parameters(), strict=True):
+        torch.testing.assert_close(own, expected, rtol=1e-5, atol=1e-7)
+
+
+def test_the_mnist_example_trains_as_adamcb_does():
+    model, names = trained("mnist.py", "--dataset", "digits", "--epochs", "1")
+    images = load_dataset("digits")
+    torch.manual_seed(1)
+    twin = names["Net"](images.image_shape[1])
+    optimizer = torch.optim.Adam(twin.parameters(), lr=0.001)
+    with AdamCB(twin, images.train, 64, optimizer=optimizer) as trainer:
+        for x, y in trainer:
+            trainer.step(F.nll_loss(twin(x), y, reduction="none"))
+    assert_same_parameters(model, twin)
+
+
+def test_the_gradscaler_example_trains_as_adamcb_does():
+    model, names = trained("gradscaler.py", "--epochs", "1")
+    images = load_dataset("digits")
+    torch.manual_seed(1)
+    twin = names["network"]()
+    optimizer = torch.optim.AdamW(twin.parameters(), lr=3e-3)
+    with AdamCB(twin, images.train, 64, optimizer=optimizer) as trainer:
+        schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, len(trainer))
+        for x, y in trainer:
+            optimizer.zero_grad()
+            with torch.autocast("cpu", dtype=torch.float16):
+                logits = twin(x)
+            loss = 4096.0 * trainer.weigh(F.cross_entropy(logits.float(), y, reduction="none"))
+            loss.backward()
+            for parameter in twin.parameters():
+                assert parameter.grad is not None
+                parameter.grad /= 4096.0
+            nn.utils.clip_grad_norm_(twin.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+    assert_same_parameters(model, twin)
+
+
+def test_the_accelerate_example_trains_as_adamcb_does():
+    pytest.importorskip("accelerate")
+    model, _ = trained("accelerate_loop.py", "--epochs", "1")
+    images = load_dataset("digits")
+    torch.manual_seed(1)
+    layers = (nn.Conv2d(1, 16, 3), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.Flatten(), nn.Linear(512, 10))
+    twin = nn.Sequential(*layers)
+    optimizer = torch.optim.Adam(twin.parameters(), lr=1e-3)
+    with AdamCB(twin, images.train, 64, optimizer=optimizer) as trainer:
+        for x, y in trainer:
+            trainer.optimizer.zero_grad()
+            trainer.weigh(F.cross_entropy(twin(x), y, reduction="none")).backward()
+            nn.utils.clip_grad_norm_(twin.parameters(), 1.0)
+            trainer.optimizer.step()
+    assert_same_parameters(model, twin)
+
+
+def test_the_nanogpt_example_trains_as_adamcb_does():
+    """It takes the next batch before it goes backward, so scores are learned one batch later."""
+    sizes = ("--samples", "64", "--width", "16", "--layers", "1", "--length", "16", "--batch-size", "8")
+    model, names = trained("nanogpt.py", *sizes, "--steps", "6", "--warmup", "2")
+    torch.manual_seed(1)
+    train_set, twin = names["sequences"](16, 64), names["GPT"](16, 1, 16)
+    optimizer = torch.optim.AdamW(twin.parameters(), lr=1e-3, betas=(0.9, 0.95), weight_decay=0.1)
+    args = argparse.Namespace(lr=1e-3, steps=6, warmup=2)
+    with AdamCB(twin, train_set, 8, optimizer=optimizer, feedback_delay=1) as trainer:
+        batches = itertools.chain.from_iterable(itertools.repeat(trainer))
+        for step in range(6):
+            optimizer.param_groups[0]["lr"] = names["learning_rate"](step, args)
+            optimizer.zero_grad()
+            for x, y in itertools.islice(batches, 2):
+                with torch.autocast("cpu", dtype=torch.bfloat16):
+                    losses = F.cross_entropy(twin(x).transpose(1, 2), y, reduction="none").mean(1)
+                (trainer.weigh(losses) / 2).backward()
+                trainer.learn()
+            nn.utils.clip_grad_norm_(twin.parameters(), 1.0)
+            optimizer.step()
+    assert_same_parameters(model, twin)
 
 
 def test_lightning_learns_the_digits(capsys):

@@ -59,7 +59,7 @@ class SlowTraining:
 class SlowAdamCB(SlowTraining):
     """Algorithms 1, 2 and 7, with DepRound in a given order; reshuffled batches while the gate is closed."""
 
-    def __init__(self, model, loss_fn, data, batch_size, exploration, feedback="bandit", **adamx) -> None:
+    def __init__(self, model, loss_fn, data, batch_size, exploration, feedback="proof", **adamx) -> None:
         super().__init__(model, loss_fn, data, **adamx)
         self.bandit: SlowCombinatorialBandit = SlowCombinatorialBandit(len(self.x), batch_size, exploration, feedback)
 

@@ -48,13 +48,25 @@ def norms_one_by_one(model: nn.Module, inputs: Tensor, loss: Loss = wave) -> Ten
     return torch.stack([torch.as_tensor(norm) for norm in norms]).sqrt()
 
 
+def norms_by_backward(model: nn.Module, inputs: Tensor, loss: Loss = wave) -> Tensor:
+    """Return the same with `backward()`, for models that `torch.autograd.grad` cannot go through."""
+    norms = []
+    for number in range(len(inputs)):
+        model.zero_grad()
+        loss(first(model(inputs[number : number + 1])), torch.tensor([number])).sum().backward()
+        norms.append(sum(p.grad.square().sum() for p in trainable(model).values() if p.grad is not None))
+    model.zero_grad()
+    return torch.stack([torch.as_tensor(norm) for norm in norms]).sqrt()
+
+
 def batch_gradients(model: nn.Module, inputs: Tensor, weights: Tensor, loss: Loss = wave) -> dict[str, Tensor]:
     """Return the gradient of Σ weightⱼ·lossⱼ by name, zeros where there is none."""
     parameters = trainable(model)
-    total = (weights * loss(first(model(inputs)), torch.arange(len(inputs)))).sum()
-    gradients = torch.autograd.grad(total, list(parameters.values()), allow_unused=True)
-    pairs = zip(parameters.items(), gradients, strict=True)
-    return {n: torch.zeros_like(p) if g is None else g.to_dense() for (n, p), g in pairs}
+    model.zero_grad()
+    (weights * loss(first(model(inputs)), torch.arange(len(inputs)))).sum().backward()
+    gradients = {n: torch.zeros_like(p) if p.grad is None else p.grad.to_dense() for n, p in parameters.items()}
+    model.zero_grad()
+    return gradients
 
 
 def first(result: Tensor | tuple) -> Tensor:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 import numpy as np
 import torch
 
-from adamcb.selection import CombinatorialBandit
+from adamcb.selection import CombinatorialBandit, ProofFeedback
 from adamcb.theory import LogisticProblem
 from tests.reference.depround import textbook_distribution
 
@@ -23,13 +23,13 @@ def clouds(num_samples: int = 30, features: int = 2, classes: int = 3, penalty: 
 def paper_bandit(n: int, k: int, gamma: float, *, max_norm: float | None = None, seed: int = 3) -> CombinatorialBandit:
     """The paper's bandit, in the form of its proof: Δ log w = −(Kγ/n)·ℓ/p."""
     generator = torch.Generator().manual_seed(seed)
-    return CombinatorialBandit(n, k, exploration=gamma, feedback="bandit", max_norm=max_norm, generator=generator)
+    return CombinatorialBandit(n, k, exploration=gamma, feedback=ProofFeedback(max_norm), generator=generator)
 
 
 def scale_free_bandit(n: int, k: int, gamma: float, *, seed: int = 3) -> CombinatorialBandit:
     """Ours, without its gate."""
     generator = torch.Generator().manual_seed(seed)
-    return CombinatorialBandit(n, k, exploration=gamma, feedback="scale-free", min_gain=0.0, generator=generator)
+    return CombinatorialBandit(n, k, exploration=gamma, gate=None, generator=generator)
 
 
 def probs_of(weights: np.ndarray, k: int, gamma: float) -> np.ndarray:

@@ -72,19 +72,16 @@ def test_lemma_1_holds_on_every_run_and_is_far_above_it(gamma):
     """The proof takes expectations only at its end: each inequality before that holds run by run."""
     problem = clouds(60)
     betas, decay, lr = (0.9, 0.99), 0.8, 0.3
-    for seed in range(3):
-        [regret] = measure_regret(
-            problem, paper_bandit(60, 6, gamma, seed=seed), [80], lr=lr, betas=betas, beta1_decay=decay
-        )
-        d, largest, size = problem.dimension, regret.largest_seen, regret.coordinate_diameter
-        rho1 = size**2 * largest / (2 * lr * gamma * (1 - betas[0]) ** 2)
-        eta = betas[0] / math.sqrt(betas[1])
-        rho2 = lr * math.sqrt(1 + math.log(80)) / ((1 - betas[0]) ** 2 * math.sqrt(1 - betas[1]) * (1 - eta))
-        rho3 = d * betas[0] * rho1 / (1 - decay) ** 2
-        middle = math.sqrt(d) * rho2 * math.sqrt(regret.sampled_moment)
-        bound = rho1 * d * math.sqrt(80) + middle + rho3
-        assert regret.online <= bound
-        assert regret.online < bound / 1000
+    [regret] = measure_regret(problem, paper_bandit(60, 6, gamma), [80], lr=lr, betas=betas, beta1_decay=decay)
+    d, largest, size = problem.dimension, regret.largest_seen, regret.coordinate_diameter
+    rho1 = size**2 * largest / (2 * lr * gamma * (1 - betas[0]) ** 2)
+    eta = betas[0] / math.sqrt(betas[1])
+    rho2 = lr * math.sqrt(1 + math.log(80)) / ((1 - betas[0]) ** 2 * math.sqrt(1 - betas[1]) * (1 - eta))
+    rho3 = d * betas[0] * rho1 / (1 - decay) ** 2
+    middle = math.sqrt(d) * rho2 * math.sqrt(regret.sampled_moment)
+    bound = rho1 * d * math.sqrt(80) + middle + rho3
+    assert regret.online <= bound
+    assert regret.online < bound / 1000
 
 
 def test_slips_in_the_auxiliary_lemmas():

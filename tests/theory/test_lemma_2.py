@@ -1,6 +1,7 @@
 """Lemma 2, its twin for AdamBS and its form for an unknown L: displays that fail. Explained in docs/theory.md."""
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -166,7 +167,7 @@ def test_the_largest_norm_sampled_is_random():
         seen[norms[batch].max()] = seen.get(norms[batch].max(), 0.0) + chance
     assert seen == approx({1.0: 0.25, 2.0: 0.25, 3.0: 0.25, 4.0: 0.25})
     mean = sum(largest * chance for largest, chance in seen.items())
-    setting = dict(num_samples=4, batch_size=1, steps=1, dimension=1, diameter=1.0, lr=0.1, exploration=0.4)
+    setting: Any = dict(num_samples=4, batch_size=1, steps=1, dimension=1, diameter=1.0, lr=0.1, exploration=0.4)
     unknown, known = (regret_bound("adamcb", max_norm=largest, **setting).momentum for largest in (mean, norms.max()))
     assert unknown < known
 

@@ -171,7 +171,7 @@ def every_history(rule, norms, k, gamma):
         states = following
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(2))
 def test_the_relative_regret_bound_holds_over_all_draws_of_changing_norms(seed):
     """The variant that divides by p: Δ log w = clip((K/n)r(s/G − 1)/p, −1, 1), G exact, r ≤ γ."""
     rng = np.random.default_rng(seed)
@@ -200,6 +200,23 @@ def test_the_relative_regret_bound_holds_over_all_draws_of_changing_norms(seed):
             clipped += chance * (inner / k * np.clip(ratio - 1.0 - probs * n / (r * k), 0.0, None)).sum() / steps
         start = (1.0 - gamma) * math.log(n / k) * n / (r * k * steps)
         assert left <= start + noise + (1.0 - gamma) * clipped + 1e-12
+
+
+def test_the_inequality_behind_the_regret_bounds_is_nearly_an_equality():
+    """Σ_tΣ(q° − q)z ≤ KL(q°, uniform) + Σ_tΣqz², on every path; with q° the last q and small z little is given away."""
+    rng = np.random.default_rng(0)
+    n, weights, gained, noise = 6, np.ones(6), np.zeros(6), 0.0
+    played = 0.0
+    for _ in range(2000):
+        q, z = weights / weights.sum(), 0.02 * np.clip(rng.normal(size=n) + np.arange(n) / 4.0, -1.0, 1.0)
+        played, noise, gained = played + q @ z, noise + q @ z**2, gained + z
+        weights = weights * np.exp(z) / weights.max()
+    last = weights / weights.sum()
+    entropy = -(last * np.log(np.maximum(last, 1e-300))).sum()
+    distance = math.log(n) - entropy
+    regret = last @ gained - played
+    assert regret <= distance + noise
+    assert regret > 0.9 * distance
 
 
 @pytest.mark.parametrize("seed", range(3))

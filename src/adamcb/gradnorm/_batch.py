@@ -128,7 +128,8 @@ def place_owners(owner: Tensor, dim: int, size: int) -> Batch:
     """Return a batch from int64[n], in the regular form if the samples come in order, all with as many entries."""
     inner, rest = divmod(len(owner), size) if size else (0, 1)
     if not rest and inner:
-        regular = Batch(dim, size, inner)
-        if torch.equal(regular.owner(len(owner)), owner.cpu()):
+        regular, seen = Batch(dim, size, inner), owner.cpu()
+        expected = regular.owner(len(owner))
+        if torch.equal(expected, seen if inner > 1 else torch.where(seen < 0, expected, seen)):
             return regular
     return Batch(dim, size, owners=Owners(owner, size))

@@ -22,13 +22,15 @@ class Origin:
 
     Attributes:
         leaves: The parameters.
-        transpose_of: The parameter, if the tensor is its transpose.
+        transpose_of: The parameter, if the tensor is the parameter with its dimensions in another order.
+        order: Then: where each dimension of the parameter is in the tensor.
         expanded_from: The tensor whose entries this one repeats.
         graph: Whose graph leads back to the parameters; None if the tensor's own does.
     """
 
     leaves: tuple[Parameter, ...]
     transpose_of: Parameter | None = None
+    order: tuple[int, ...] = ()
     expanded_from: Tensor | None = None
     graph: Any = None
 

@@ -37,6 +37,7 @@ def indexed(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | No
     """Entries are picked, or put, by an index. Constants, and what is made of parameters, belong to nobody."""
     values = call.args[-1] if call.name in _WRITES and len(call.args) > 1 else None
     values = call.kwargs.get("src", call.kwargs.get("source", values))
+    constant = call.name in _WRITES and not isinstance(values, Tensor)
 
     def numbers(tensor: Tensor) -> Tensor:
         if tensor is not call.args[0] and tensor is not values:
@@ -50,20 +51,28 @@ def indexed(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | No
         return _of_index(call, source, batch, out)
     try:
         args, kwargs = substitute((call.args, call.kwargs), numbers)
-        args = tuple(-1 if isinstance(arg, float) else arg for arg in args)
+        args = (*args[:-1], -1) if constant else args
         with torch.no_grad():
             owners = call.func(*args, **kwargs)
     except (RuntimeError, TypeError, ValueError, IndexError):
         return None
     owners = owners if isinstance(owners, Tensor) else args[0]  # `__setitem__` returns nothing
+    before = call.batch(call.args[0])
+    if call.name in _WRITES and before is not None and owners.shape == call.args[0].shape:
+        # Constants that are written over a sample's entries belong to the sample.
+        owners = torch.where(owners < 0, spread_owners(call.args[0], before), owners)
     return find_owners(owners, batch.size, prefer=batch.dim) if owners.shape == out.shape else None
 
 
 def _of_index(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
-    """Whoever owns the index owns what it picks: rows of a table."""
+    """Whoever owns the index owns what it picks, unless that has an owner of its own: rows of a table."""
+    if call.batch(call.args[0]) is not None:
+        return None
     if call.name == "index_select":
         dim = call.argument(1, "dim") % out.dim()
         return batch._replace(dim=dim)
+    if call.name in ("gather", "take_along_dim"):
+        return batch if out.shape == source.shape else None
     alone = call.name == "__getitem__" and call.args[1] is source and source.dtype != torch.bool
     return batch if alone and out.shape[: source.dim()] == source.shape else None
 

@@ -35,6 +35,11 @@ def lined_up(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | N
     return _at(batch, batch.dim + out.dim() - source.dim(), source, out)
 
 
+def chosen(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """`where`: dimensions are lined up; with the condition alone it returns positions."""
+    return lined_up(call, source, batch, out) if len(call.args) > 1 else None
+
+
 def along(place: int, default: int | None) -> Layout:
     """Return the layout of operations that work along a dimension, given as argument number `place`, and keep it."""
 
@@ -195,7 +200,7 @@ def interleaved(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch 
 
 def matrix_product(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
     """Leading dimensions are lined up from the right; what is summed over is gone."""
-    first, second = call.args[-2:] if len(call.args) > 1 else (call.args[0], *call.kwargs.values())
+    first, second = _factors(call)
     if source is not first and source is not second:
         return lined_up(call, source, batch, out)  # what the product is added to
     place = batch.dim - source.dim()
@@ -208,6 +213,16 @@ def matrix_product(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Bat
             return None
         place += first.dim() == 1 and place < -2
     return _at(batch, out.dim() + place, source, out)
+
+
+def _factors(call: Call) -> tuple[Tensor, Tensor]:
+    """Return the two tensors that are multiplied, in any of torch's products of matrices."""
+    if call.name in ("addmm", "baddbmm", "addmv", "addbmm"):
+        named = [call.kwargs[key] for key in ("mat1", "mat2", "mat", "vec", "batch1", "batch2") if key in call.kwargs]
+        first, second = (*call.args[1:3], *named)
+    else:
+        first, second = (*call.args, *call.kwargs.values())[:2]
+    return first, second
 
 
 def dense(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:

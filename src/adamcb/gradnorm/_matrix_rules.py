@@ -6,9 +6,10 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from adamcb.gradnorm._batch import Batch, split
+from adamcb.gradnorm._batch import Batch, Owners, split
 from adamcb.gradnorm._call import Call, Origin, Use, is_parameter, trains
 from adamcb.gradnorm._elementwise_rules import spread
 from adamcb.gradnorm._layouts import letters_of
@@ -69,6 +70,34 @@ def addmm(call: Call, input: Tensor, mat1: Tensor, mat2: Tensor, *, beta: Any = 
         plain = trains(input) and input.dim() == 1 and mat1.dim() == 2
         uses.append(_bias_use(call, input, forms) if plain else spread(call, input, lambda grad: grad))
     return uses
+
+
+def baddbmm(
+    call: Call, input: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1
+) -> list[Use] | None:
+    """As for `addmm`."""
+    return addmm(call, input, batch1, batch2, beta=beta, alpha=alpha)
+
+
+def grouped_mm(
+    call: Call, input: Tensor, weight: Tensor, *, offs: Tensor | None = None, bias: Any = None, out_dtype: Any = None
+) -> list[Use] | None:
+    """Σₜ xₜ ⊗ gₜ, for each group of rows with a matrix of its own: experts."""
+    batch = call.batch(input)
+    if batch is None or batch.dim != 0 or input.dim() != 2 or weight.dim() != 3 or offs is None:
+        return None
+    x, groups = input.detach(), len(weight)
+
+    def part(grad: Tensor) -> Outer:
+        rows = torch.arange(len(x), device=x.device)
+        group = torch.searchsorted(offs.long(), rows, right=True)
+        owner = batch.owner(len(x)).to(x.device) * groups + group
+        owner = torch.where(group < groups, owner, -1)  # rows behind the last group take no part
+        owners = Owners(owner, batch.size * groups)
+        left, right = (owners.gather(each, 0).unflatten(0, (batch.size, groups)) for each in (x, grad))
+        return Outer(left, right, weight.shape)
+
+    return [Use(weight, part)]
 
 
 def einsum(call: Call, equation: Any, *operands: Any) -> list[Use] | None:

@@ -184,6 +184,12 @@ class Outer:
             product = product.reshape(-1, *sizes).permute(0, *(1 + axis for axis in order))
         return product.reshape(-1, *self.shape)
 
+    def reordered(self, shape: Sequence[int], order: Sequence[int]) -> Outer:
+        """Return the part of a parameter of another shape, whose dimension i is dimension order[i] of this one's."""
+        if len(order) == 2:
+            return Outer(self.left, self.right, shape, transposed=True)
+        return Outer(self.left, self.right, shape, axes=(self.shape, order))
+
     def project(self, direction: Direction) -> Tensor:
         """Return float[K]: Σₜ ⟨leftₜ, D rightₜ⟩."""
         left, right = accurate(self.left), accurate(self.right)

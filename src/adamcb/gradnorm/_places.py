@@ -39,6 +39,9 @@ def same_shape(call: Call, out: Tensor) -> Batch | None:
     return batch
 
 
+_Sources = list[tuple[Tensor, Batch]]
+
+
 class Places:
     """Finds the samples in the results of one model's operations.
 
@@ -74,12 +77,19 @@ class Places:
                 why = f"the inputs have {self.size} and {tensor.shape[0]} rows"
                 yield tensor, Mixed(self.size, f"the size of the batch cannot be told: {why}")
 
-    def find(self, call: Call, number: int, out: Tensor) -> tuple[Mark, str | None]:
+    def find(self, call: Call, number: int, out: Tensor) -> tuple[Mark | None, str | None]:
         """Return what is known of result number `number`, and why a gradient must not reach it, if so."""
         marked = [(t, call.marks[id(t)]) for t in tensors_in((call.args, call.kwargs)) if id(t) in call.marks]
         sources = [(t, mark) for t, mark in marked if type(mark) is not type(None) and not _made(mark)]
         live = [(t, mark) for t, mark in sources if t.requires_grad]
-        sources = live if live and out.requires_grad else sources  # constants mix nothing
+        quiet = []
+        if live and out.requires_grad:  # what wants no gradient mixes nothing, unless it has the samples elsewhere
+            quiet = [(t, mark) for t, mark in sources if not t.requires_grad and isinstance(mark, Batch)]
+            sources = live
+        if not out.requires_grad:
+            # A constant for gradients. If its samples are lost, its rows get gradients as rows of a constant do.
+            batches = [(t, mark) for t, mark in sources if isinstance(mark, Batch)]
+            return self._agreed(call, batches, [], number, out) if batches else None, None
         mixed = [mark for _, mark in sources if isinstance(mark, Mixed)]
         batches = [(t, mark) for t, mark in sources if isinstance(mark, Batch)]
         if mixed:
@@ -87,7 +97,7 @@ class Places:
             worst = next((mark for mark in mixed if not mark.pooled), mixed[0])
             again = None if alone else f"samples are mixed in `{call.name}`: {worst.why}."
             return worst._replace(pooled=alone), again
-        found = self._agreed(call, batches, number, out)
+        found = self._agreed(call, batches, quiet, number, out)
         if found is not None:
             return found, None
         size = batches[0][1].size
@@ -98,11 +108,14 @@ class Places:
         pooled = call.name in _POOLING
         return Mixed(size, why, pooled=pooled), None if pooled else f"samples are mixed: {why}."
 
-    def _agreed(self, call: Call, batches: list[tuple[Tensor, Batch]], number: int, out: Tensor) -> Batch | None:
+    def _agreed(self, call: Call, batches: _Sources, quiet: _Sources, number: int, out: Tensor) -> Batch | None:
         layout = operation_of(call.name).layout
+        if layout is None and not out.requires_grad:
+            return None
         if layout is None:
             return self._probe.place(call, batches, number, out)
         places = [layout(call, tensor, batch, out) for tensor, batch in batches]
+        places += [place for tensor, batch in quiet if (place := layout(call, tensor, batch, out)) is not None]
         sure = [place for place in places if place is not None and place.sure]
         if not out.requires_grad:
             places = [place for place in (*sure, *places) if place is not None][:1]

@@ -125,9 +125,8 @@ class TracedPass:
                 self.add_squares(part.square_norms())
             else:
                 self._pending.setdefault(id(tensor), []).append(part)
-        elif origin.transpose_of is not None and isinstance(part, Outer):
-            parameter = origin.transpose_of
-            self.add(parameter, Outer(part.left, part.right, parameter.shape, transposed=True), None)
+        elif origin.transpose_of is not None and isinstance(part, Outer) and part.axes is None:
+            self.add(origin.transpose_of, part.reordered(origin.transpose_of.shape, origin.order), None)
         else:
             for leaf, gradients in pull_back(tensor, origin, part.dense()):
                 self.add(leaf, Dense(gradients), None)

@@ -116,7 +116,9 @@ _L, _M, _E = _layouts, _matrix_rules, _elementwise_rules
 _ROWS: list[tuple[str, Layout, Rule | None]] = [
     ("linear", _L.dense, _M.linear),
     ("matmul __matmul__ mm bmm", _L.matrix_product, _M.matmul),
-    ("addmm baddbmm", _L.matrix_product, _M.addmm),
+    ("addmm", _L.matrix_product, _M.addmm),
+    ("baddbmm", _L.matrix_product, _M.baddbmm),
+    ("grouped_mm _grouped_mm transformers.grouped_mm_fallback", _L.leading, _M.grouped_mm),
     ("mv dot __rmatmul__", _L.matrix_product, None),
     ("einsum", _L.einsum, _M.einsum),
     ("tensordot", _L.tensordot, None),
@@ -136,6 +138,7 @@ _ROWS: list[tuple[str, Layout, Rule | None]] = [
     ("batch_norm", _L.leading, _norm_rules.batch_norm),
     ("prelu", _L.kept, _E.prelu),
     (_SUMS_AND_PRODUCTS, _L.lined_up, _E.elementwise),
+    ("where", _L.chosen, _E.elementwise),
     (_FUNCTIONS, _L.kept, None),
     ("sigmoid tanh exp relu gelu silu softplus clamp", _L.kept, _E.elementwise),
     (_COMPARISONS, _L.lined_up, None),

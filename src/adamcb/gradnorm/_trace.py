@@ -220,8 +220,11 @@ class Tracer(TorchFunctionMode):
                 return
         for number, result in enumerate(tensors_in(out)):
             mark, why = self._places.find(call, number, result)
+            if mark is None:
+                self._marks.pop(id(result), None)
+                continue
             self.mark(result, mark)
-            if why is not None and result.requires_grad:
+            if why is not None and result.requires_grad and not call.leaves():
                 self._refuse(result, why)
             if is_in_place(call.name) and (base := _compat.base_of(result)) is not None:
                 self._carry_over(call.marks.get(id(result)), result, base, mark)
@@ -246,13 +249,12 @@ class Tracer(TorchFunctionMode):
         for result in tensors_in(out):
             if is_parameter(result) or (recording and not result.requires_grad and not self._again):
                 continue
-            swapped = call.name in _TRANSPOSES and is_parameter(source) and source.dim() == 2
-            swapped = swapped and result.stride() != source.stride()
+            order = _order(source, result) if call.name in _TRANSPOSES and is_parameter(source) else ()
             expanded = call.name in _EXPANSIONS and _broadcasts(source, result)
             detached = self._again and call.name == "detach"  # a checkpoint's argument: its graph is the argument's
             graph = call.marks[id(source)].graph if id(source) in call.marks and not detached else source
             mark = Origin(
-                leaves, source if swapped else None, source if expanded else None, graph if detached else None
+                leaves, source if order else None, order, source if expanded else None, graph if detached else None
             )
             self.mark(result, mark)
             if result.grad_fn is not None:
@@ -384,6 +386,14 @@ def _operator_name(func: Any) -> str:
     """Return the name of an operator from `torch.ops`; with its namespace, unless it is one of torch's own."""
     space, name, *_ = f"{func}.".split(".")
     return name if space == "aten" else f"{space}.{name}"
+
+
+def _order(source: Tensor, result: Tensor) -> tuple[int, ...]:
+    """Return where each dimension of `source` is in its transpose, () if it is no other order, or cannot be told."""
+    strides = source.stride()
+    if len(set(strides)) < len(strides) or result.stride() == strides or sorted(strides) != sorted(result.stride()):
+        return ()
+    return tuple(result.stride().index(stride) for stride in strides)
 
 
 def _broadcasts(source: Any, result: Tensor) -> bool:

@@ -8,11 +8,13 @@ import numpy as np
 import torch
 
 from adamcb import _checks
+from adamcb.selection._capping import probs_at
 from adamcb.selection._depround import draw_ordered
 from adamcb.selection._draw import Draw, empty_draw, uniform_draw
 from adamcb.selection._feedback import Feedback, PaperFeedback, Visit, as_feedback, check_feedback_state
 from adamcb.selection._gate import Gate
 from adamcb.selection._moment import SecondMoment
+from adamcb.selection._sizes import BatchSizes
 from adamcb.selection._tree import SMALLEST
 from adamcb.selection._tree_selection import DistinctSelection
 
@@ -27,6 +29,9 @@ class CombinatorialBandit(DistinctSelection):
     Args:
         num_samples: n, the size of the dataset.
         batch_size: K, at most n.
+        min_batch_size: The smallest batch. Batches drawn by weight are then as small as is no noisier than K uniform
+            samples. None: every batch has K samples.
+        size_multiple: Every batch size is a multiple of this number, for instance of the number of ranks.
         exploration: γ in [0, 1]. Every sample has pᵢ ≥ Kγ/n (`min_prob`); at 1 the draw is uniform. Kγ/n is also the
             learning rate of the paper's two rules, so at 0 they learn nothing.
         feedback: How scores change weights: a `Feedback`, or "scale-free" for `ScaleFree()`, "proof" for
@@ -57,6 +62,8 @@ class CombinatorialBandit(DistinctSelection):
         num_samples: int,
         batch_size: int,
         *,
+        min_batch_size: int | None = None,
+        size_multiple: int = 1,
         exploration: float = 0.4,
         feedback: Feedback | str = "scale-free",
         gate: Gate | Literal["auto"] | None = "auto",
@@ -65,7 +72,9 @@ class CombinatorialBandit(DistinctSelection):
         self.exploration = _checks.real("exploration", exploration, low=0.0, high=1.0)
         self.feedback = as_feedback(feedback)
         self.gate = _as_gate(gate, self.feedback)
-        super().__init__(num_samples, batch_size, generator=generator)
+        super().__init__(num_samples, batch_size, min_batch_size=min_batch_size, generator=generator)
+        self._sizes = BatchSizes(self.min_batch_size, self.batch_size, multiple=size_multiple)
+        self.min_batch_size = self._sizes.ladder[0]
         self.min_prob = self.batch_size * self.exploration / self.num_samples
         self.moment = SecondMoment()
         self._feedback_state = self.feedback.start()
@@ -77,13 +86,19 @@ class CombinatorialBandit(DistinctSelection):
             return False
         return self.gate is None or self.gate.is_open(self.moment, (self._drawn + 1) / self.draws_per_epoch)
 
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """All sizes that a batch may have, smallest first."""
+        return self._sizes.ladder
+
     def draw(self) -> Draw:
-        """Choose K distinct samples. O(K log n); O(n) once an epoch, when the order is reshuffled."""
+        """Choose the next distinct samples. O(K log n); O(n) once an epoch, when the order is reshuffled."""
         self._reshuffle_if_done()
         if self.draws_by_weight:
-            draw = empty_draw(self.batch_size, self._origin)
+            draw = empty_draw(size := self._sizes.next(self.moment), self._origin)
             arrays = (draw.indices, draw.probs, draw.loss_weights)
-            draw_ordered(self._tree, self._order, self.batch_size, self.min_prob, self._uniforms.take(), *arrays)
+            floor = size * self.exploration / self.num_samples
+            draw_ordered(self._tree, self._order, size, floor, self._uniforms.take(), *arrays)
         else:
             part = slice(self._drawn * self.batch_size, (self._drawn + 1) * self.batch_size)
             draw = uniform_draw(np.asarray(self._order)[part], self.num_samples, self._origin)
@@ -115,21 +130,27 @@ class CombinatorialBandit(DistinctSelection):
             probs, slope = self._probs_by_weight(positions)
             if slope > 0.0:
                 least = max(self.feedback.min_share * self.min_prob / slope, SMALLEST)
-        visit = Visit(values, probs, draw.probs, self.min_prob)
+        # Batches differ in size. What is compared is as if each of them had K samples.
+        draw_probs = draw.probs * (self.batch_size / len(draw))
+        visit = Visit(values, probs, draw_probs, self.min_prob)
         factors, state = self.feedback.factors(visit, self._feedback_state)
         self._multiply(positions, factors, least)
         self._feedback_state = state
-        self.moment.note(values, draw.probs, probs)
+        self.moment.note(values, draw_probs, probs)
 
     def inclusion_probs(self) -> np.ndarray:
-        """Return float64[n], the probability of every sample to be in the next batch; it sums to K. O(n).
+        """Return float64[n], the probability of every sample to be in the next batch; it sums to its size. O(n).
 
         After the last draw of an epoch it is that of one more batch in the same epoch: the order of the next epoch is
         not drawn yet.
         """
         if not self.draws_by_weight:
             return np.full(self.num_samples, self.batch_size / self.num_samples)
-        return super().inclusion_probs()
+        size = self._sizes.peek(self.moment)
+        everywhere = np.arange(self.num_samples) if self._position_of is None else self._position_of
+        floor = size * self.exploration / self.num_samples
+        probs_at(self._tree, self.num_samples, size, floor, everywhere, probs := np.empty(self.num_samples))
+        return probs
 
     @property
     def _min_positive(self) -> int:
@@ -141,17 +162,19 @@ class CombinatorialBandit(DistinctSelection):
 
     def _learned(self) -> dict[str, Any]:
         learned = {"feedback": dict(self._feedback_state), "moment": self.moment.state_dict()}
-        return {**super()._learned(), **learned}
+        return {**super()._learned(), **learned, "sizes": self._sizes.state_dict()}
 
     def _check_state(self, state: Any) -> None:
         super()._check_state(state)
         check_feedback_state(self.feedback, state["feedback"])
         self.moment.check_state(state["moment"], "state['moment']")
+        self._sizes.check_state(state["sizes"], "state['sizes']")
 
     def _restore(self, state: dict[str, Any]) -> None:
         super()._restore(state)
         self._feedback_state = dict(state["feedback"])
         self.moment.load_state_dict(state["moment"])
+        self._sizes.load_state_dict(state["sizes"])
 
 
 def _as_gate(gate: Gate | Literal["auto"] | None, feedback: Feedback) -> Gate | None:

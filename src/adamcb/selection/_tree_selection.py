@@ -21,6 +21,7 @@ class TreeSelection(Selection):
     Args:
         num_samples: n.
         batch_size: K.
+        min_batch_size: The smallest batch; None: K.
         numbers: How many random numbers a draw takes for each sample.
         generator: Where all random numbers come from.
     """
@@ -29,8 +30,16 @@ class TreeSelection(Selection):
     _order: np.ndarray | None = None  # position in the tree → sample; None: as they come
     _position_of: np.ndarray | None = None  # sample → position in the tree
 
-    def __init__(self, num_samples: int, batch_size: int, *, numbers: int, generator: torch.Generator | None) -> None:
-        super().__init__(num_samples, batch_size, generator=generator)
+    def __init__(
+        self,
+        num_samples: int,
+        batch_size: int,
+        *,
+        min_batch_size: int | None = None,
+        numbers: int,
+        generator: torch.Generator | None,
+    ) -> None:
+        super().__init__(num_samples, batch_size, min_batch_size=min_batch_size, generator=generator)
         self._uniforms = Uniforms(numbers * self.batch_size, self.generator)
 
     @property
@@ -106,9 +115,15 @@ class DistinctSelection(TreeSelection):
     min_prob: float = 0.0
 
     def __init__(
-        self, num_samples: int, batch_size: int, *, weights: Any = None, generator: torch.Generator | None
+        self,
+        num_samples: int,
+        batch_size: int,
+        *,
+        min_batch_size: int | None = None,
+        weights: Any = None,
+        generator: torch.Generator | None,
     ) -> None:
-        super().__init__(num_samples, batch_size, numbers=2, generator=generator)
+        super().__init__(num_samples, batch_size, min_batch_size=min_batch_size, numbers=2, generator=generator)
         first = np.ones(self.num_samples) if weights is None else in_range(self._check_weights("weights", weights))
         self._start_epoch(new_seed(self.generator), first)
 

@@ -85,7 +85,7 @@ def _paper(n: int, k: int, *, exploration: float, max_norm: float | None, genera
     return CombinatorialBandit(n, k, feedback=ProofFeedback(max_norm), **settings)
 
 
-def _no_gate(n: int, k: int, *, exploration: float, max_norm: None, generator: torch.Generator) -> Selection:
+def _scale_free(n: int, k: int, *, exploration: float, max_norm: None, generator: torch.Generator) -> Selection:
     return CombinatorialBandit(n, k, exploration=exploration, gate=None, generator=generator)
 
 
@@ -97,15 +97,15 @@ METHODS = {
     "adambs": RegretMethod("AdamBS", ReplacementBandit, "adambs", "adambs"),
     "adamcb-paper": RegretMethod("AdamCB (paper)", _paper, "adamcb", "adamcb"),
     "adamcb-paper-known-norm": RegretMethod("AdamCB (paper, L known)", _paper, "adamcb", "adamcb", knows_norm=True),
-    "adamcb": RegretMethod("AdamCB (no gate)", _no_gate, "adamcb"),
+    "scale-free": RegretMethod("scale-free", _scale_free, "adamcb"),
 }
 # Names of the past, and what they are called now.
 RENAMED = {
     "adambs-corrected": "adambs",
     "adamcb-known-norm": "adamcb-paper-known-norm",
-    "adamcb-scale-free": "adamcb",
+    "adamcb-scale-free": "scale-free",
 }
-DEFAULT_METHODS = ("uniform", "adambs", "adamcb-paper", "adamcb")
+DEFAULT_METHODS = ("uniform", "adambs", "adamcb-paper", "scale-free")
 
 
 @dataclass(frozen=True)
