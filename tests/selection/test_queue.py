@@ -101,18 +101,21 @@ def outcomes(n: int, until: float, seed: int):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_visits_weighted_by_the_length_of_their_unit_cover_the_axis_evenly(seed):
-    """E Σ 1/r over the visits of i in an interval is its length, though rates are learned from the visits before."""
+    """E Σ h/r over the visits of i in an interval is ∫h, for h = 1 and for h = t, though rates are learned."""
     covered = {(i, cell): 0.0 for i in range(2) for cell in range(3)}
+    moments = dict(covered)
     counts: Counter[float] = Counter()
     total = 0.0
     for chance, visits in outcomes(2, 1.5, seed):
         total += chance
         for i, where, rate in visits:
             covered[i, int(where // 0.5)] += chance / rate
+            moments[i, int(where // 0.5)] += chance * where / rate
             counts[rate] += 1
     assert total == approx(1.0, abs=1e-12)
     assert set(counts) == {1.0, 2.0}
     assert covered == approx(dict.fromkeys(covered, 0.5), abs=1e-12)
+    assert moments == approx({(i, cell): 0.5 * (0.5 * cell + 0.25) for i, cell in moments}, abs=1e-12)
 
 
 # --- equal rates are reshuffled epochs
@@ -124,6 +127,14 @@ def test_equal_rates_are_reshuffled_epochs(n, k):
     for _ in range(5):
         epoch = np.concatenate([bandit.draw().indices for _ in range(n // k)])
         assert sorted(epoch) == list(range(n))
+
+
+@pytest.mark.parametrize(("n", "k", "exploration"), [(100, 10, 1.0), (12, 12, 0.2), (18, 10, 0.2)])
+def test_where_there_is_nothing_to_choose_rates_stay_equal_whatever_the_scores(n, k, exploration):
+    bandit, scores = bandit_of(n, k, exploration=exploration), np.random.default_rng(0).gamma(0.3, size=n)
+    for draw in train(bandit, lambda indices: scores[indices], 100):
+        assert draw.probs == approx(np.full(k, k / n))
+    assert (bandit._axis.rates == 1.0).all()
 
 
 @pytest.mark.parametrize(("n", "k"), [(10, 3), (7, 5), (5, 4), (100, 33)])

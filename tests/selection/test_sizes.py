@@ -59,15 +59,15 @@ def problem() -> tuple[np.ndarray, np.ndarray, float]:
 def test_the_ratio_is_the_true_one_and_its_error_is_honest(problem):
     scores, rates, truth = problem
     rng, deviations, errors = np.random.default_rng(1), [], []
-    for _ in range(300):
-        moment = SecondMoment()
-        for indices, probs in zip(*draws_from(rates, scores, 32, 200, rng), strict=True):
+    for _ in range(1000):
+        moment = SecondMoment(memory=0.95)
+        for indices, probs in zip(*draws_from(rates, scores, 32, 100, rng), strict=True):
             moment.note(scores[indices], probs)
         deviations.append(moment.ratio - truth)
         errors.append(moment.error)
     spread = np.std(deviations)
-    assert abs(np.mean(deviations)) <= 5 * spread / np.sqrt(300) + 0.002  # the bias of a ratio is of second order
-    assert np.sqrt(np.mean(np.square(errors))) == approx(spread, rel=5 / np.sqrt(2 * 300))
+    assert abs(np.mean(deviations)) <= 5 * spread / np.sqrt(1000) + 0.003  # the bias of a ratio is of second order
+    assert np.sqrt(np.mean(np.square(errors))) == approx(spread, rel=5 / np.sqrt(2 * 1000))
 
 
 def test_equal_probabilities_are_a_ratio_of_one_without_doubt():

@@ -39,7 +39,7 @@ class Axis(NamedTuple):
 
 
 class Bounds(NamedTuple):
-    """The limits of a rate: `low` ≤ r ≤ `share`·Σr, but not above n·`share`."""
+    """The limits of a rate: `low` ≤ r ≤ `share`·Σr, but not above n·`share`. With (1, 0) all rates are 1."""
 
     low: float
     share: float

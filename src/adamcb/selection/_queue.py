@@ -85,8 +85,8 @@ class QueueBandit(Selection):
         window = min(max(self.draws_per_epoch / 5, 10.0), 50.0)
         self.moment = SecondMoment(memory=1.0 - 1.0 / window)
         self._feedback_state = self.feedback.start()
-        low = self.exploration if self.num_samples >= 2 * self.batch_size else 1.0
-        self._bounds = Bounds(low, 0.5 / self.batch_size)
+        chooses = self.exploration < 1.0 and self.num_samples >= 2 * self.batch_size
+        self._bounds = Bounds(self.exploration, 0.5 / self.batch_size) if chooses else Bounds(1.0, 0.0)
         self._axis = _axis.new_axis(self.num_samples, new_seed(self.generator))
 
     @property
