@@ -5,7 +5,7 @@ import pytest
 import torch
 from pytest import approx
 
-from adamcb.selection import QueueBandit, SecondMoment
+from adamcb.selection import CombinatorialBandit, QueueBandit, SecondMoment
 from adamcb.selection._sizes import BatchSizes, size_ladder
 
 
@@ -161,3 +161,41 @@ def test_batches_are_as_noisy_as_k_uniform_samples(drift):
     assert np.mean(ratios) <= 1.05 + 5 * error
     assert np.mean(ratios) >= 0.95 - 5 * error
     assert error < 0.02
+
+
+@pytest.mark.parametrize("kind", [CombinatorialBandit, QueueBandit])
+def test_the_largest_batch_is_a_multiple_of_the_ranks_too(kind):
+    with pytest.raises(ValueError, match="`batch_size` must be a multiple of size_multiple=4, got batch_size=30"):
+        kind(100, 30, min_batch_size=8, size_multiple=4)
+
+
+def test_a_state_of_other_multiples_is_refused():
+    saved = CombinatorialBandit(100, 32, min_batch_size=8, size_multiple=4).state_dict()
+    with pytest.raises(ValueError, match="must be saved with size_multiple=None, got size_multiple=4"):
+        CombinatorialBandit(100, 32, min_batch_size=8).load_state_dict(saved)
+
+
+def test_smaller_batches_of_the_combinatorial_bandit_have_the_probabilities_that_it_tells():
+    n, k = 200, 32
+    bandit, twin = (
+        CombinatorialBandit(n, k, min_batch_size=8, gate=None, generator=torch.Generator().manual_seed(seed))
+        for seed in (0, 1)
+    )
+    norms = np.random.default_rng(0).lognormal(sigma=1.5, size=n)
+    sizes = []
+    for step in range(300):
+        promised = bandit.inclusion_probs()
+        draw = bandit.draw()
+        if step % bandit.draws_per_epoch:  # in the order of the next epoch the weights add up differently
+            assert (draw.probs == promised[draw.indices]).all()
+        assert promised.sum() == approx(len(draw), abs=1e-9)
+        assert promised.min() >= len(draw) * 0.4 / n - 1e-12
+        assert draw.loss_weights == approx(1.0 / (n * draw.probs))
+        assert len(set(draw.indices.tolist())) == len(draw)
+        bandit.update(draw, norms[draw.indices])
+        sizes.append(len(draw))
+    assert set(sizes) <= set(bandit.sizes)
+    assert sizes[0] == k
+    assert np.mean(sizes[100:]) < 0.8 * k
+    twin.load_state_dict(bandit.state_dict())
+    assert [len(bandit.draw()) for _ in range(20)] == [len(twin.draw()) for _ in range(20)]

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from adamcb import _checks
-from adamcb.selection._capping import probs_at
 from adamcb.selection._depround import draw_ordered
 from adamcb.selection._draw import Draw, empty_draw, uniform_draw
 from adamcb.selection._feedback import Feedback, PaperFeedback, Visit, as_feedback, check_feedback_state
@@ -73,7 +72,8 @@ class CombinatorialBandit(DistinctSelection):
         self.feedback = as_feedback(feedback)
         self.gate = _as_gate(gate, self.feedback)
         super().__init__(num_samples, batch_size, min_batch_size=min_batch_size, generator=generator)
-        self._sizes = BatchSizes(self.min_batch_size, self.batch_size, multiple=size_multiple)
+        self.size_multiple = _checks.integer("size_multiple", size_multiple, low=1)
+        self._sizes = BatchSizes(self.min_batch_size, self.batch_size, multiple=self.size_multiple)
         self.min_batch_size = self._sizes.ladder[0]
         self.min_prob = self.batch_size * self.exploration / self.num_samples
         self.moment = SecondMoment()
@@ -97,8 +97,7 @@ class CombinatorialBandit(DistinctSelection):
         if self.draws_by_weight:
             draw = empty_draw(size := self._sizes.next(self.moment), self._origin)
             arrays = (draw.indices, draw.probs, draw.loss_weights)
-            floor = size * self.exploration / self.num_samples
-            draw_ordered(self._tree, self._order, size, floor, self._uniforms.take(), *arrays)
+            draw_ordered(self._tree, self._order, size, self._min_prob_of(size), self._uniforms.take(), *arrays)
         else:
             part = slice(self._drawn * self.batch_size, (self._drawn + 1) * self.batch_size)
             draw = uniform_draw(np.asarray(self._order)[part], self.num_samples, self._origin)
@@ -127,7 +126,7 @@ class CombinatorialBandit(DistinctSelection):
         positions = self._positions(draw)
         probs, least = draw.probs, SMALLEST
         if self.batch_size < self.num_samples:
-            probs, slope = self._probs_by_weight(positions)
+            probs, slope = self._probs_by_weight(positions, self.batch_size)
             if slope > 0.0:
                 least = max(self.feedback.min_share * self.min_prob / slope, SMALLEST)
         # Batches differ in size. What is compared is as if each of them had K samples.
@@ -146,11 +145,7 @@ class CombinatorialBandit(DistinctSelection):
         """
         if not self.draws_by_weight:
             return np.full(self.num_samples, self.batch_size / self.num_samples)
-        size = self._sizes.peek(self.moment)
-        everywhere = np.arange(self.num_samples) if self._position_of is None else self._position_of
-        floor = size * self.exploration / self.num_samples
-        probs_at(self._tree, self.num_samples, size, floor, everywhere, probs := np.empty(self.num_samples))
-        return probs
+        return self._all_probs_by_weight(self._sizes.peek(self.moment))
 
     @property
     def _min_positive(self) -> int:
@@ -158,7 +153,8 @@ class CombinatorialBandit(DistinctSelection):
 
     def _settings(self) -> dict[str, Any]:
         rules = {"feedback": repr(self.feedback), "gate": repr(self.gate)}
-        return {**super()._settings(), "exploration": self.exploration, **rules}
+        sizes = {"size_multiple": self.size_multiple} if self.size_multiple > 1 else {}
+        return {**super()._settings(), **sizes, "exploration": self.exploration, **rules}
 
     def _learned(self) -> dict[str, Any]:
         learned = {"feedback": dict(self._feedback_state), "moment": self.moment.state_dict()}

@@ -74,9 +74,6 @@ class QueueBandit(Selection):
     ) -> None:
         super().__init__(num_samples, batch_size, min_batch_size=min_batch_size, generator=generator)
         self.size_multiple = _checks.integer("size_multiple", size_multiple, low=1)
-        if self.batch_size % self.size_multiple:
-            rule = f"be a multiple of size_multiple={size_multiple}"
-            raise ValueError(f"`batch_size` must {rule}, got batch_size={batch_size}.")
         self.exploration = _checks.real("exploration", exploration, low=0.0, high=1.0, low_open=True)
         self.feedback = as_feedback(feedback)
         self._sizes = BatchSizes(self.min_batch_size, self.batch_size, multiple=self.size_multiple)

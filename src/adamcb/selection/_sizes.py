@@ -43,12 +43,14 @@ class BatchSizes:
 
     Args:
         smallest: The smallest size; rounded up to a multiple of `multiple`.
-        largest: K.
+        largest: K, a multiple of `multiple`.
         multiple: All sizes are multiples of it.
         margin: In standard errors of the estimate.
     """
 
     def __init__(self, smallest: int, largest: int, *, multiple: int = 1, margin: float = 0.5) -> None:
+        if largest % multiple:
+            raise ValueError(f"`batch_size` must be a multiple of size_multiple={multiple}, got batch_size={largest}.")
         self.ladder = size_ladder(smallest, largest, multiple=multiple)
         self.margin = margin
         self._saved = 0.0

@@ -146,16 +146,24 @@ class DistinctSelection(TreeSelection):
         if self._drawn == self.draws_per_epoch:
             self._start_epoch(new_seed(self.generator), self.weights)
 
-    def _probs_by_weight(self, positions: np.ndarray) -> tuple[np.ndarray, float]:
-        """Return the inclusion probabilities that the weights give, and how fast they rise with the weights."""
-        sizes = (self.num_samples, self.batch_size, self.min_prob)
+    def _min_prob_of(self, size: int) -> float:
+        """Return the smallest probability of a sample in a batch of `size`."""
+        return self.min_prob * (size / self.batch_size)
+
+    def _probs_by_weight(self, positions: np.ndarray, size: int) -> tuple[np.ndarray, float]:
+        """Return the inclusion probabilities in a batch of `size`, and how fast they rise with the weights."""
+        sizes = (self.num_samples, size, self._min_prob_of(size))
         slope = probs_at(self._tree, *sizes, positions, probs := np.empty(len(positions)))
         return probs, slope
 
+    def _all_probs_by_weight(self, size: int) -> np.ndarray:
+        """Return float64[n], the inclusion probabilities of all samples in a batch of `size`."""
+        everywhere = np.arange(self.num_samples) if self._position_of is None else self._position_of
+        return self._probs_by_weight(everywhere, size)[0]
+
     def inclusion_probs(self) -> np.ndarray:
         """Return float64[n], the probability of every sample to be in the next batch; it sums to K. O(n)."""
-        everywhere = np.arange(self.num_samples) if self._position_of is None else self._position_of
-        return self._probs_by_weight(everywhere)[0]
+        return self._all_probs_by_weight(self.batch_size)
 
     def _learned(self) -> dict[str, Any]:
         return {**super()._learned(), "order_seed": self._order_seed, "drawn": self._drawn}
