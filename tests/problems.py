@@ -19,5 +19,4 @@ EXPLORATIONS = (0.0, 0.4, 1.0)
 
 def draw_of(selection: Selection, indices: list[int], probs: np.ndarray) -> Draw:
     """Return the draw of these samples as `selection` would make it; `probs` are those of all samples."""
-    chosen = np.array(indices)
-    return Draw(chosen, probs[chosen], 1.0 / (selection.num_samples * probs[chosen]), selection.draw().origin)
+    return selection.make_draw(indices, probs[indices])

@@ -16,7 +16,6 @@ from adamcb.lab.commands.cli import main
 from adamcb.lab.experiment import Experiment
 from adamcb.lab.results import read_json
 from adamcb.lab.runs import Run
-from adamcb.lab.tasks.datasets import load_dataset
 from tests.distributed.launch import launch_as_torchrun
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "ddp.py"
@@ -35,8 +34,9 @@ def test_compare_under_torchrun_gives_what_one_process_gives(tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("results: ") == 1  # one of them tells
     assert (tmp_path / "together" / "report.html").is_file()
-    experiment = Experiment("digits", "mlp", ("adamcb",), seeds=1, epochs=2, max_steps=12)
-    Run(experiment, "adamcb", 0, load_dataset("digits"), tmp_path, lambda progress: None).train()
+    experiment = Experiment(methods=("adamcb",), seeds=1, epochs=2, max_steps=12)
+    task = experiment.load_task()
+    Run(experiment, "adamcb", 0, task, tmp_path, lambda progress: None).train()
     expected = read_json(next(tmp_path.glob(".runs/*/done.json")))["results"]
     actual = rows(tmp_path / "together" / "results.csv")
     assert [row["step"] for row in actual] == ["0", "11", "12"]

@@ -164,7 +164,7 @@ def test_summary_is_made_from_the_results_where_there_is_none(folder: Path) -> N
     ],
 )
 def test_numbers_have_the_digits_that_mean_something(mean: float, deviation: float, text: str) -> None:
-    assert with_deviation("loss", mean, deviation) == text
+    assert with_deviation(mean, deviation) == text
 
 
 def test_diverged_seed_is_left_out_of_the_mean_and_counted(folder: Path) -> None:

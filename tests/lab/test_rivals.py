@@ -79,7 +79,7 @@ def test_a_rival_refuses_a_state_of_other_settings_and_feedback_of_others(build)
         selection.load_state_dict({**selection.state_dict(), "settings": {"kind": "other"}})
     with pytest.raises(ValueError, match="`draw` must be a draw of this selection"):
         selection.update(other.draw(), np.ones(K))
-    with pytest.raises(ValueError, match="`norms` must hold finite numbers"):
+    with pytest.raises(ValueError, match="`scores` must hold finite numbers"):
         selection.update(selection.draw(), [1.0, 2.0, np.nan, 1.0])
 
 

@@ -17,6 +17,7 @@ from adamcb.lab.runs import Progress, Run, evaluation, run
 from adamcb.lab.runs.building import warm_up
 from adamcb.lab.runs.clock import Clock
 from adamcb.lab.tasks.datasets import load_dataset
+from adamcb.lab.tasks.images import image_task
 from adamcb.lab.tasks.label_noise import with_wrong_labels
 from tests.lab.test_runs import outcome
 
@@ -37,6 +38,11 @@ def data():
 @pytest.fixture(scope="module")
 def few():
     return load_dataset("digits", fraction=0.2)
+
+
+@pytest.fixture(scope="module")
+def few_task(few):
+    return image_task(few, "mlp")
 
 
 def ignore(progress: Progress) -> None:
@@ -65,8 +71,9 @@ BANDS = {
 
 @pytest.mark.parametrize("method", RIVALS)
 def test_a_rival_learns_digits(method, data, tmp_path):
-    warm_up(Experiment(batch_size=32), get_method(method), data)
-    run = Run(Experiment(methods=(method,), batch_size=32, epochs=6), method, 0, data, tmp_path, ignore)
+    task = image_task(data, "mlp")
+    warm_up(Experiment(batch_size=32).completed(task), get_method(method), task)
+    run = Run(Experiment(methods=(method,), batch_size=32, epochs=6), method, 0, task, tmp_path, ignore)
     run.train()
     low, high = BANDS[method]
     assert low <= run.results[-1]["train_loss"] <= high
@@ -79,13 +86,14 @@ def test_a_stopped_run_of_a_rival_ends_with_the_same_numbers(method, few, tmp_pa
     """With evaluations within epochs; the run is stopped at every ninth look."""
     for module in (run, evaluation):
         monkeypatch.setattr(module, "LOOK_SECONDS", 0.0)
-    experiment = Experiment(batch_size=60, epochs=3, lr=0.01, schedule="cosine", label_noise=0.1, evaluations=2)
+    few_task = image_task(few, "mlp", label_noise=0.1)
+    experiment = Experiment(batch_size=60, epochs=3, lr=0.01, schedule="cosine", evaluations=2)
     looks = itertools.count(1)
 
     def count(progress: Progress) -> None:
         next(looks)
 
-    Run(experiment, method, 1, few, tmp_path / "whole", count).train()
+    Run(experiment, method, 1, few_task, tmp_path / "whole", count).train()
     undisturbed = outcome(tmp_path / "whole", method)
     assert [row["step"] for row in undisturbed["results"]] == [0, 4, 8, 12]
     assert [(row["step"], row["epoch"]) for row in undisturbed["between"]] == [(2, 0.5), (6, 1.5), (10, 2.5)]
@@ -97,12 +105,12 @@ def test_a_stopped_run_of_a_rival_ends_with_the_same_numbers(method, few, tmp_pa
                 raise Interrupted("now")
 
         with pytest.raises(Interrupted):
-            Run(experiment, method, 1, few, tmp_path / str(stop_at), stop).train()
-        Run(experiment, method, 1, few, tmp_path / str(stop_at), ignore).train()
+            Run(experiment, method, 1, few_task, tmp_path / str(stop_at), stop).train()
+        Run(experiment, method, 1, few_task, tmp_path / str(stop_at), ignore).train()
         assert outcome(tmp_path / str(stop_at), method) == undisturbed
 
 
-def test_looking_ahead_is_on_the_clock(few, tmp_path, monkeypatch):
+def test_looking_ahead_is_on_the_clock(few_task, tmp_path, monkeypatch):
     calls = []
     score = Scorer.__call__
 
@@ -112,17 +120,18 @@ def test_looking_ahead_is_on_the_clock(few, tmp_path, monkeypatch):
         return score(self, indices)
 
     monkeypatch.setattr(Scorer, "__call__", slowly)
-    run = Run(Experiment(batch_size=60, epochs=3), "selective-backprop", 0, few, tmp_path, ignore)
+    run = Run(Experiment(batch_size=60, epochs=3), "selective-backprop", 0, few_task, tmp_path, ignore)
     run.train()
     assert len(calls) >= 8  # at least one a step from the second epoch on
     assert run.seconds >= 0.01 * len(calls)
 
 
-def test_more_evaluations_change_nothing_else(few, tmp_path):
+def test_more_evaluations_change_nothing_else(few_task, tmp_path):
     outcomes = []
     for evaluations in (None, 4):
         folder = tmp_path / str(evaluations)
-        Run(Experiment(batch_size=60, epochs=2, evaluations=evaluations), "last-norm", 1, few, folder, ignore).train()
+        experiment = Experiment(batch_size=60, epochs=2, evaluations=evaluations)
+        Run(experiment, "last-norm", 1, few_task, folder, ignore).train()
         outcomes.append(outcome(folder, "last-norm"))
     assert [row["step"] for row in outcomes[1].pop("between")] == [1, 2, 3, 5, 6, 7]
     assert outcomes[0] == outcomes[1]
@@ -161,11 +170,12 @@ def test_wrong_labels_are_exactly_as_many_as_asked_for(data):
 
 def test_label_noise_decides_the_numbers_and_is_the_same_for_all_methods(few, tmp_path):
     """One in two labels wrong leaves a training accuracy that is far below what is right."""
-    experiment = Experiment(batch_size=60, epochs=2, label_noise=0.5)
-    first, second = (Run(experiment, name, 1, few, tmp_path, ignore) for name in ("adam", "infobatch"))
-    assert torch.equal(first.data.train.tensors[1], second.data.train.tensors[1])
-    assert (first.data.train.tensors[1] != few.train.tensors[1]).sum() == round(0.5 * len(few.train))
-    assert torch.equal(first.data.test.tensors[1], few.test.tensors[1])
+    task = image_task(few, "mlp", label_noise=0.5)
+    experiment = Experiment(batch_size=60, epochs=2)
+    first, second = (Run(experiment, name, 1, task, tmp_path, ignore).task for name in ("adam", "infobatch"))
+    assert torch.equal(first.train.tensors[1], second.train.tensors[1])
+    assert (first.train.tensors[1] != few.train.tensors[1]).sum() == round(0.5 * len(few.train))
+    assert torch.equal(first.test.tensors[1], few.test.tensors[1])
     assert {"label_noise", "evaluations", "schedule"} <= set(COMPARED)
     with pytest.raises(ValueError, match="`label_noise` must be a finite number in"):
         Experiment(label_noise=1.5)

@@ -12,15 +12,19 @@ import torch
 import torch.nn.functional as F
 
 from adamcb import AdamCB, AdamX
+from adamcb._seeds import derived_seed
 from adamcb.lab.errors import Interrupted
 from adamcb.lab.experiment import Experiment
-from adamcb.lab.methods import METHODS, Method
+from adamcb.lab.methods import METHODS, Method, get_method
 from adamcb.lab.results import read_json, write_json
 from adamcb.lab.runs import Progress, Run, evaluation, run
-from adamcb.lab.runs.building import build_selection, initial_model
+from adamcb.lab.runs.building import build_optimizer, build_trainer, initial_model
 from adamcb.lab.runs.evaluation import evaluate
-from adamcb.lab.runs.watch import WatchedSelection
+from adamcb.lab.runs.watch import Watch
+from adamcb.lab.seeds import SELECTION
 from adamcb.lab.tasks.datasets import load_dataset
+from adamcb.lab.tasks.images import image_task
+from adamcb.training import Meter
 
 DROPOUT_MODEL = """
 from torch import nn
@@ -73,8 +77,12 @@ def outcome(folder: Path, method: str) -> dict:
     return done
 
 
+def make_run(experiment, method, seed, data, folder, report=lambda progress: None) -> Run:
+    return Run(experiment, method, seed, image_task(data, experiment.model), folder, report)
+
+
 def train(experiment, method, data, folder, report=lambda progress: None) -> dict:
-    Run(experiment, method, 1, data, folder, report).train()
+    make_run(experiment, method, 1, data, folder, report).train()
     return outcome(folder, method)
 
 
@@ -117,7 +125,7 @@ def test_rows_that_the_checkpoint_does_not_know_of_are_dropped(data, dropout_mod
     rows = [{**row, "seconds": 1.0} for row in undisturbed["results"]]
     ahead = {"results": rows, "selection": undisturbed["selection"], "seconds": 1e6, "cpu_seconds": 1e6}
     write_json(tmp_path / "killed" / ".runs" / "adamcb-paper-seed1" / "progress.json", ahead)
-    run = Run(experiment, "adamcb-paper", 1, data, tmp_path / "killed", lambda progress: None)
+    run = make_run(experiment, "adamcb-paper", 1, data, tmp_path / "killed", lambda progress: None)
     run.train()
     assert outcome(tmp_path / "killed", "adamcb-paper") == undisturbed
     assert run.seconds < 1e6  # the clock is the checkpoint's, too
@@ -131,17 +139,17 @@ def test_seconds_go_on_from_where_they_were(data, dropout_model, tmp_path, monke
         if progress.step == 6:
             raise Interrupted("now")
 
-    run = Run(small_experiment(dropout_model), "adam", 1, data, tmp_path, stop)
+    run = make_run(small_experiment(dropout_model), "adam", 1, data, tmp_path, stop)
     with pytest.raises(Interrupted):
         run.train()
     spent.append(run.seconds)
-    run = Run(small_experiment(dropout_model), "adam", 1, data, tmp_path, lambda progress: None)
+    run = make_run(small_experiment(dropout_model), "adam", 1, data, tmp_path, lambda progress: None)
     run.train()
     assert run.seconds > spent[0] > run.results[1]["seconds"] > run.results[0]["seconds"] == 0.0
 
 
 def test_evaluation_is_off_the_clock_and_on_all_data(data, dropout_model, tmp_path, monkeypatch):
-    run = Run(small_experiment(dropout_model, epochs=1), "adam", 1, data, tmp_path, lambda progress: None)
+    run = make_run(small_experiment(dropout_model, epochs=1), "adam", 1, data, tmp_path, lambda progress: None)
     run.train()
     assert run.results[0]["seconds"] == 0.0
     run.model.eval()
@@ -152,36 +160,44 @@ def test_evaluation_is_off_the_clock_and_on_all_data(data, dropout_model, tmp_pa
         accuracy = (logits.argmax(1) == labels).double().mean().item()
         assert run.results[1][f"{split}_accuracy"] == pytest.approx(accuracy, rel=1e-12)
     monkeypatch.setattr(evaluation, "EVALUATION_BATCH", 37)
-    again = evaluate(run.model, data.train, torch.device("cpu"), lambda: None)
-    assert again == pytest.approx((run.results[1]["train_loss"], run.results[1]["train_accuracy"]), rel=1e-6)
+    again = evaluate(run.task, run.model, data.train, torch.device("cpu"), lambda: None)
+    expected = {"loss": run.results[1]["train_loss"], "accuracy": run.results[1]["train_accuracy"]}
+    assert again == pytest.approx(expected, rel=1e-6)
 
 
 def test_convolutions_are_evaluated_as_the_model_computes_them(data):
     """They are evaluated in another memory layout than they are trained in."""
-    model = initial_model(small_experiment("cnn"), data, 0)
+    task = image_task(data, "cnn")
+    model = initial_model(task, 0, "cpu")
     images, labels = data.train.tensors
     with torch.no_grad():
         logits = model(images)
-    expected = (F.cross_entropy(logits, labels).item(), (logits.argmax(1) == labels).double().mean().item())
-    assert evaluate(model, data.train, torch.device("cpu"), lambda: None) == pytest.approx(expected, rel=1e-5)
+    accuracy = (logits.argmax(1) == labels).double().mean().item()
+    expected = {"loss": F.cross_entropy(logits, labels).item(), "accuracy": accuracy}
+    assert evaluate(task, model, data.train, torch.device("cpu"), lambda: None) == pytest.approx(expected, rel=1e-5)
 
 
 WARM_UP = """
+import importlib, pkgutil
 import numpy as np
-from adamcb.lab.tasks.datasets import load_dataset
+import adamcb.selection
+from adamcb import CombinatorialBandit
 from adamcb.lab.experiment import Experiment
 from adamcb.lab.methods import METHODS
-from adamcb.lab.runs.building import warm_up
-from adamcb.selection import CombinatorialBandit, _capping, _depround, _feedback, _gate, _policies, _tree
+from adamcb.lab.runs.building import default_selection, warm_up
+from adamcb.lab.tasks.datasets import load_dataset
+from adamcb.lab.tasks.images import image_task
 
-rooms = _capping, _depround, _feedback, _gate, _policies, _tree
+names = [f"adamcb.selection.{module.name}" for module in pkgutil.iter_modules(adamcb.selection.__path__)]
+rooms = [importlib.import_module(name) for name in names]
 kernels = {kernel for room in rooms for kernel in vars(room).values() if hasattr(kernel, "signatures")}
-kernels = sorted(kernels, key=lambda kernel: kernel.__name__)
-warm_up(Experiment(model="logistic", batch_size=8), METHODS["adamcb"], load_dataset("digits"))
+kernels = sorted(kernels, key=lambda kernel: (kernel.__module__, kernel.__name__))
+task = image_task(load_dataset("digits"), "logistic")
+warm_up(Experiment(batch_size=8).completed(task), METHODS["adamcb"], task)
 print([kernel.signatures for kernel in kernels])
-for min_gain in (0.0, 1.0):
-    bandit = CombinatorialBandit(100, 8, feedback="scale-free", min_gain=min_gain)
-    bandit.update(bandit.draw(), np.ones(8))
+for selection in (CombinatorialBandit(100, 8), CombinatorialBandit(100, 8, gate=None), default_selection(100, 8)):
+    for _ in range(15):
+        selection.update(selection.draw(), np.ones(8))
 print([kernel.signatures for kernel in kernels])
 """
 
@@ -210,7 +226,7 @@ def test_a_run_that_diverges_says_so_and_keeps_what_it_had(data, dropout_model, 
 )
 def test_every_step_has_the_learning_rate_of_its_schedule(schedule, factors, data, dropout_model, tmp_path):
     experiment = small_experiment(dropout_model, schedule=schedule, epochs=1)
-    run = Run(experiment, "adam", 0, data, tmp_path, lambda progress: None)
+    run = make_run(experiment, "adam", 0, data, tmp_path, lambda progress: None)
     seen = []
     optimizer = run.trainer.optimizer
     optimizer.register_step_pre_hook(lambda *_: seen.append(optimizer.param_groups[0]["lr"]))
@@ -218,72 +234,113 @@ def test_every_step_has_the_learning_rate_of_its_schedule(schedule, factors, dat
     assert seen == pytest.approx([0.01 * factor for factor in factors])
 
 
-def test_scale_free_is_what_adamcb_does_by_default(data):
-    """The method and the default of `AdamCB`, from the same parameters and random numbers, make the same steps."""
-    experiment = Experiment(batch_size=60)
-    models = [initial_model(experiment, data, 0) for _ in range(2)]
-    method = METHODS["adamcb"]
-    bandit = build_selection(experiment, method, len(data.train), seed=0)
-    default = AdamCB(models[0], data.train, 60)
-    default.selection.load_state_dict(bandit.state_dict())
-    optimizer = method.optimizer(models[1].parameters(), lr=method.lr)
-    ours = AdamCB(models[1], data.train, 60, selection=bandit, optimizer=optimizer, norms="exact")
+@pytest.mark.parametrize("exploration", [None, 0.5])
+def test_the_method_adamcb_is_adamcb_as_it_comes(exploration, data):
+    """From the same parameters and random numbers, `AdamCB` and the lab's method make the same steps."""
+    task = image_task(data, "mlp")
+    experiment = Experiment(batch_size=60, exploration=exploration).completed(task)
+    models = [initial_model(task, 0, "cpu") for _ in range(2)]
+    default = AdamCB(models[0], data.train, 60, seed=derived_seed(0, SELECTION))
+    ours = build_trainer(experiment, METHODS["adamcb"], task, models[1], 0)
+    assert type(ours.selection) is type(default.selection)
     for trainer, model in ((default, models[0]), (ours, models[1])):
-        for inputs, labels in trainer:
-            trainer.step(F.cross_entropy(model(inputs), labels, reduction="none"))
-    for one, other in zip(models[0].parameters(), models[1].parameters(), strict=True):
-        assert torch.equal(one, other)
+        for _ in range(2):
+            for inputs, labels in trainer:
+                trainer.step(F.cross_entropy(model(inputs), labels, reduction="none"))
+    same = all(torch.equal(*pair) for pair in zip(models[0].parameters(), models[1].parameters(), strict=True))
+    assert same == (exploration is None)
+    assert getattr(ours.selection, "exploration", None) == (exploration or default.selection.exploration)
 
 
 @pytest.mark.parametrize("method", METHODS.values(), ids=METHODS)
-def test_every_method_has_the_settings_of_table_2(method: Method):
-    weight = torch.zeros(2, requires_grad=True)
-    group = method.optimizer([weight], lr=method.lr).param_groups[0]
-    assert (group["lr"], group["betas"], group["eps"], method.exploration) == (1e-3, (0.9, 0.999), 1e-8, 0.4)
+def test_every_method_has_the_settings_of_table_2(method: Method, data):
+    task = image_task(data, "logistic")
+    optimizer = build_optimizer(Experiment().completed(task), method, task, task.model())
+    group = optimizer.param_groups[0]
+    assert (group["lr"], group["betas"], group["eps"]) == (1e-3, (0.9, 0.999), 1e-8)
     assert group["weight_decay"] == 0
-    if isinstance(method.optimizer([weight], lr=method.lr), AdamX):
+    if isinstance(optimizer, AdamX):
         assert group["beta1_decay"] == 1 - 1e-8
         assert group["bias_correction"] == (method.name in ("adamcb", "adamx"))
+    if method.name.startswith("adambs") or method.name in ("adamcb-paper", "adamcb-listing"):
+        assert (method.exploration, method.scores) == (0.4, "exact")
+
+
+def test_an_optimizer_replaces_all_but_those_that_a_method_is_about(data):
+    task = image_task(data, "logistic", optimizer="adamw", weight_decay=0.1)
+    experiment = Experiment().completed(task)
+    kinds = {}
+    for name in ("adam", "adamcb", "infobatch", "adamx", "adamcb-paper"):
+        optimizer = build_optimizer(experiment, get_method(name), task, task.model())
+        kinds[name] = type(optimizer).__name__
+        assert optimizer.param_groups[0]["weight_decay"] == 0.1
+    assert kinds == {
+        "adam": "AdamW",
+        "adamcb": "AdamW",
+        "infobatch": "AdamW",
+        "adamx": "AdamX",
+        "adamcb-paper": "AdamX",
+    }
 
 
 def test_methods_differ_only_where_their_names_say():
     weight = torch.zeros(2, requires_grad=True)
     kinds = {}
     for name, method in METHODS.items():
-        selection = method.selection(100, 10, exploration=0.3, generator=torch.Generator().manual_seed(0))
-        form = getattr(selection, "feedback", getattr(selection, "form", None))
         optimizer = method.optimizer([weight], lr=1e-3)
-        kinds[name] = (type(selection).__name__, form, type(optimizer).__name__, optimizer.defaults.get("amsgrad"))
-        assert getattr(selection, "exploration", 0.3) == 0.3
+        form = None
+        if method.selection is not None:
+            selection = method.selection(100, 10, exploration=0.3, generator=torch.Generator().manual_seed(0))
+            form = str(getattr(selection, "feedback", getattr(selection, "form", type(selection).__name__)))
+            assert getattr(selection, "exploration", 0.3) == 0.3
+        kinds[name] = (form, type(optimizer).__name__, optimizer.defaults.get("amsgrad"))
     assert kinds == {
-        "adam": ("UniformSelection", None, "Adam", False),
-        "amsgrad": ("UniformSelection", None, "Adam", True),
-        "adamx": ("UniformSelection", None, "AdamX", True),
-        "adamx-paper": ("UniformSelection", None, "AdamX", True),
-        "adambs-original": ("ReplacementBandit", "original", "Adam", False),
-        "adambs": ("ReplacementBandit", "corrected", "AdamX", True),
-        "adamcb-paper": ("CombinatorialBandit", "proof", "AdamX", True),
-        "adamcb-listing": ("CombinatorialBandit", "listing", "AdamX", True),
-        "adamcb": ("CombinatorialBandit", "scale-free", "AdamX", True),
+        "adam": ("UniformSelection", "Adam", False),
+        "amsgrad": ("UniformSelection", "Adam", True),
+        "adamx": ("UniformSelection", "AdamX", True),
+        "adamx-paper": ("UniformSelection", "AdamX", True),
+        "adambs": ("corrected", "AdamX", True),
+        "adambs-original": ("original", "Adam", False),
+        "adamcb-paper": ("ProofFeedback(max_norm=None)", "AdamX", True),
+        "adamcb-listing": ("ListingFeedback(max_norm=None)", "AdamX", True),
+        "adamcb": (None, "AdamX", True),
     }
 
 
-def test_a_watched_selection_reads_as_the_meter_does(data):
+@pytest.mark.parametrize(("old", "new"), [("adamcb-scale-free", "adamcb"), ("adambs-corrected", "adambs")])
+def test_names_of_the_past_tell_the_new_one(old, new):
+    with pytest.raises(ValueError, match=f"'{old}' is called '{new}' now"):
+        get_method(old)
+
+
+def test_a_watch_reads_as_the_meter_does_and_counts_batches_of_any_size(data):
     """The log, replayed after the epoch, says what the trainer's own meter said along the way."""
-    experiment = Experiment(batch_size=60)
-    model = initial_model(experiment, data, 0)
-    watch = WatchedSelection(build_selection(experiment, METHODS["adamcb"], len(data.train), seed=0))
-    trainer = AdamCB(model, data.train, 60, selection=watch)
-    counts = np.zeros(len(data.train), dtype=int)
-    for batch in trainer:
-        counts[batch.draw.indices] += 1
-        inputs, labels = batch
-        trainer.step(F.cross_entropy(model(inputs), labels, reduction="none"))
-    readings, meter = watch.read(), trainer.meter.as_dict()
+    task = image_task(data, "mlp")
+    experiment = Experiment(batch_size=60, min_batch_size=8, scores="exact").completed(task)
+    model, watch = initial_model(task, 0, "cpu"), Watch(len(data.train), 60)
+    trainer = build_trainer(experiment, METHODS["adamcb"], task, model, 0, observers=(watch,))
+    counts, sizes = np.zeros(len(data.train), dtype=int), []
+    for epoch in range(6):
+        if epoch == 5:
+            trainer.meter = Meter.of(trainer.selection)
+            trainer.observers = (trainer.meter, watch)
+            watch.read(trainer.selection)
+        for batch in trainer:
+            np.add.at(counts, batch.draw.indices, 1)
+            sizes.append(len(batch.draw))
+            inputs, labels = batch
+            trainer.step(F.cross_entropy(model(inputs), labels, reduction="none"))
+    again = Watch(len(data.train), 60)
+    again.load_state_dict(watch.state_dict())
+    readings, meter = watch.read(trainer.selection), trainer.meter.as_dict()
     for name in ("second_moment", "effective_sample_size", "coverage", "largest_weight"):
         assert readings[name] == pytest.approx(meter[name], rel=1e-12)
-    assert watch.counts.tolist() == counts.tolist()
-    relative = watch.inclusion_probs() * len(data.train) / 60
+    assert again.read(trainer.selection) == readings
+    for one in (watch, again):
+        assert one.counts.tolist() == counts.tolist()
+        assert (one.num_draws, one.samples_drawn) == (len(sizes), sum(sizes))
+    assert min(sizes) < 60 == max(sizes)
+    relative = trainer.selection.inclusion_probs() * len(data.train) / 60
     assert readings["prob_q50"] == pytest.approx(float(np.median(relative)))
     assert readings["prob_min"] == pytest.approx(relative.min())
     assert readings["prob_max"] == pytest.approx(relative.max())

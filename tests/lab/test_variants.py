@@ -8,6 +8,7 @@ from adamcb.lab.experiment import Experiment
 from adamcb.lab.methods import Method
 from adamcb.lab.runs.building import warm_up
 from adamcb.lab.tasks.datasets import load_dataset
+from adamcb.lab.tasks.images import image_task
 from adamcb.selection import CombinatorialBandit, Selection
 from benchmarks import variants
 
@@ -17,7 +18,8 @@ VARIANTS = {name: value for name, value in vars(variants).items() if isinstance(
 @pytest.mark.parametrize("name", VARIANTS)
 def test_every_variant_trains_under_a_name_of_its_own(name):
     assert [method.name for method in VARIANTS.values()].count(VARIANTS[name].name) == 1
-    warm_up(Experiment(dataset="digits", model="logistic", batch_size=4), VARIANTS[name], load_dataset("digits"))
+    task = image_task(load_dataset("digits"), "logistic")
+    warm_up(Experiment(batch_size=4).completed(task), VARIANTS[name], task)
 
 
 def new(variant: Method, **options) -> CombinatorialBandit:

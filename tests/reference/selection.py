@@ -29,20 +29,20 @@ def inclusion_probs(weights: np.ndarray, batch_size: int, exploration: float) ->
 
 
 class SlowCombinatorialBandit:
-    """Weights, probabilities and the three feedback forms of AdamCB; scale-free feedback with its gate."""
+    """Weights, probabilities and the three feedback rules of AdamCB; scale-free feedback with its gate."""
 
     def __init__(
         self, n: int, batch_size: int, exploration: float, feedback: str, max_norm=None, rate=0.3, min_gain=0.1
     ) -> None:
         self.n, self.k, self.gamma, self.feedback, self.rate = n, batch_size, exploration, feedback, rate
-        self.min_gain = min_gain if feedback == "scale-free" else 0.0
+        self.min_gain = min_gain if feedback == "scale-free" else 0.0  # 0: no gate
         self.log_w = np.zeros(n)
         self.bound, self.known = (0.0, False) if max_norm is None else (max_norm, True)
         self.scores: list[float] = []
         self.moments: list[np.ndarray] = []
 
     def draws_by_weight(self, drawn: int) -> bool:
-        """Whether the last batches, the latest counting most, say that the weights' probabilities pay so far.
+        """Whether the next batch is drawn by weight, by a ratio in which later batches count more.
 
         `drawn`: how many batches this epoch has had.
         """
@@ -62,11 +62,11 @@ class SlowCombinatorialBandit:
     def probs(self) -> tuple[np.ndarray, np.ndarray]:
         return inclusion_probs(np.exp(self.log_w - self.log_w.max()), self.k, self.gamma)
 
-    def update(self, indices, drawn_with, norms) -> None:
+    def update(self, indices, draw_probs, norms) -> None:
         if not self.known:
             self.bound = max(self.bound, max(norms))
         p_min = self.k * self.gamma / self.n
-        norms, u = np.asarray(norms), np.asarray(drawn_with)
+        norms, u = np.asarray(norms), np.asarray(draw_probs)
         probs = self.probs()[0][indices] if self.feedback == "scale-free" else u
         self.scores.append(float(np.mean((norms / probs) ** 2 * probs / u)))
         least = self.least()

@@ -1,4 +1,4 @@
-"""Do no harm: batches come from reshuffled epochs, but for as large a share as the learned probabilities save."""
+"""Do no harm: only the share of an epoch that the learned probabilities save is drawn by weight."""
 
 import numpy as np
 import pytest
@@ -39,8 +39,8 @@ def test_norms_that_tell_nothing_of_the_next_visit_leave_reshuffled_epochs(sigma
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_samples_never_visited_open_no_gate(seed):
-    """In the first epoch weights fall and rise, but those that are drawn next are still as they began."""
+def test_samples_that_were_never_visited_cannot_open_the_gate(seed):
+    """In the first epoch weights fall and rise, but the samples drawn next still have the weights they began with."""
     difficulty = np.random.default_rng(seed).gamma(0.3, size=N)
     assert seen_in_epochs(bandit_of(seed), lambda indices: difficulty[indices], 1) == [N]
 
@@ -55,7 +55,7 @@ def test_lasting_differences_open_the_gate_in_the_second_epoch_and_their_end_clo
     assert last == N
 
 
-def test_without_a_least_gain_the_weights_decide_at_once():
+def test_without_a_gate_the_weights_decide_at_once():
     seen = seen_in_epochs(bandit_of(gate=None), lambda indices: np.full(K, 3.0), 1)
     assert seen[0] < 0.75 * N  # 1 − 1/e of independent draws
 
@@ -69,7 +69,7 @@ def test_a_closed_gate_promises_what_it_draws(generator):
     assert draw.loss_weights == approx(np.full(K, 1 / K))
 
 
-def test_the_gate_opens_where_the_second_moment_falls_by_the_least_gain():
+def test_the_gate_opens_where_the_second_moment_falls_by_the_smallest_gain():
     norms, equal = np.array([1.0, 2.0, 3.0]), np.full(3, 1 / 3)
     probs = norms / norms.sum()
     ratio = np.sum(norms**2 / probs) / np.sum(norms**2 / equal)  # 36/42
@@ -80,7 +80,7 @@ def test_the_gate_opens_where_the_second_moment_falls_by_the_least_gain():
         assert gate.is_open(moment, 1.0) is expected
 
 
-def test_the_gate_opens_when_the_share_of_the_epoch_is_done_that_is_not_saved():
+def test_the_gate_opens_once_the_share_of_the_epoch_that_is_not_saved_is_done():
     norms, equal = np.array([1.0, 2.0, 3.0]), np.full(3, 1 / 3)
     gate, moment = Gate(0.1), SecondMoment()
     moment.note(norms, equal, norms / norms.sum())
@@ -110,7 +110,7 @@ def test_an_epoch_begins_reshuffled_and_the_share_that_the_weights_save_is_drawn
     assert len(set(reshuffled)) == len(reshuffled) == (EPOCH - chosen) * K
 
 
-def test_a_least_gain_that_is_no_share_is_refused():
+def test_a_gain_outside_0_1_is_refused():
     with pytest.raises(ValueError, match=r"`min_gain` must be .*got min_gain=1.5"):
         Gate(1.5)
     with pytest.raises(

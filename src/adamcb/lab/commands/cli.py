@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # What the extra installs, by the names that are imported.
 LAB_PACKAGES = ("matplotlib", "PIL", "pooch", "rich", "scipy", "sklearn")
-BENCHMARKS = ("selection", "norms", "optimizer", "step", "time-to-loss")
+BENCHMARKS = ("selection", "norms", "optimizer", "step", "time-to-loss", "budget")
 
 
 class Terminated(KeyboardInterrupt):

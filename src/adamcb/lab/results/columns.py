@@ -16,8 +16,8 @@ IMAGE_METRICS = metrics.as_config({"accuracy": metrics.accuracy})
 
 SPLITS = {"train": "training", "test": "test"}
 # Columns that hold text, and columns that hold whole numbers. Everything else is a float.
-NAMES = ("method", "sweep", "condition", "task")
-COUNTS = ("seed", "epoch", "step", "steps", "samples", "num_samples", "batch_size")
+NAMES = ("method", "sweep", "condition", "task", "diverged")
+COUNTS = ("seed", "epoch", "epochs", "step", "steps", "samples", "num_samples", "batch_size")
 # Quantiles of the inclusion probabilities, in units of uniform sampling's K/n.
 QUANTILES = {"prob_min": 0.0, "prob_q10": 0.1, "prob_q50": 0.5, "prob_q90": 0.9, "prob_q99": 0.99, "prob_max": 1.0}
 METER_READINGS = ("second_moment", "effective_sample_size", "coverage", "largest_weight")
@@ -44,9 +44,14 @@ class Measure:
     percent: bool = False
 
     @property
+    def metric(self) -> str:
+        """The column without its split, such as "accuracy"."""
+        return self.name.partition("_")[2]
+
+    @property
     def is_loss(self) -> bool:
         """Whether this is the loss that training lowers."""
-        return self.name.endswith("_loss") and self.name.removesuffix("_loss") in SPLITS
+        return self.metric == "loss"
 
     def best(self, values: Sequence[float]) -> float:
         """Return the best of some values."""

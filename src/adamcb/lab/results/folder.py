@@ -110,8 +110,8 @@ class ResultFolder:
         for method in self.config["methods"]:
             for seed in self.config["seeds"]:
                 done = read_json(self.run(method, seed) / "done.json")
-                found.results += [{"method": method, "seed": seed, **row} for row in done["results"]]
-                found.selection += [{"method": method, "seed": seed, **row} for row in done["selection"]]
+                found.results.extend({"method": method, "seed": seed, **row} for row in done["results"])
+                found.selection.extend({"method": method, "seed": seed, **row} for row in done["selection"])
                 chosen, drawn = found.batches.get(method, (0, 0))
                 found.batches[method] = (chosen + done["num_chosen"], drawn + done["num_draws"])
                 if done["diverged"]:

@@ -19,7 +19,7 @@ def inverse_sqrt(steps_done: int, total_steps: int) -> float:
     return (steps_done + 1) ** -0.5
 
 
-def cosine(steps_done: int, total_steps: int) -> float:
+def cosine(steps_done: float, total_steps: float) -> float:
     """Return half a cosine wave, from 1 to 0 after the last step."""
     return 0.5 * (1.0 + math.cos(math.pi * steps_done / total_steps))
 

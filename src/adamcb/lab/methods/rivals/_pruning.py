@@ -20,13 +20,15 @@ class InfoBatch(Selection):
     epoch. Over an epoch the gradients add up to those of all data in expectation; a batch's loss is the mean of its
     weighted losses, as in the authors' code, so with S samples kept a step is n/S times the unbiased one.
 
-    Near the end there are whole epochs again: from δ of the training on. The authors count epochs. Here every method
-    gets the same number of steps, of which pruned epochs need fewer, so δ is a share of the steps.
+    Near the end there are whole epochs again: from δ of the training on. Where every method gets the same number of
+    steps (`total_steps`), of which pruned epochs need fewer, δ is a share of the steps. The authors count epochs, as
+    `total_epochs` does: training is shorter then, and `progress` says how much of it is done.
 
     Args:
         num_samples: n.
         batch_size: K.
         total_steps: How many batches will be drawn.
+        total_epochs: Instead of `total_steps`, how many epochs, pruned or whole, will be drawn.
         prune_ratio: r.
         delta: δ.
         exploration: Not used.
@@ -38,23 +40,40 @@ class InfoBatch(Selection):
         num_samples: int,
         batch_size: int,
         *,
-        total_steps: int,
+        total_steps: int | None = None,
+        total_epochs: float | None = None,
         prune_ratio: float = 0.5,
         delta: float = 0.875,
         exploration: float | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(num_samples, batch_size, generator=generator)
-        self.total_steps = _checks.integer("total_steps", total_steps, low=1)
+        if (total_steps is None) == (total_epochs is None):
+            got = f"total_steps={total_steps} and total_epochs={total_epochs}"
+            raise ValueError(f"`total_steps` or `total_epochs` must be given, and not both, got {got}.")
+        self.total_steps = None if total_steps is None else _checks.integer("total_steps", total_steps, low=1)
+        self.total_epochs = total_epochs
+        if total_epochs is not None:
+            _checks.real("total_epochs", total_epochs, low=0.0, low_open=True)
         self.prune_ratio = _checks.real("prune_ratio", prune_ratio, low=0.0, high=1.0, high_open=True)
         self.delta = _checks.real("delta", delta, low=0.0, high=1.0)
         self._scores = np.full(self.num_samples, 3.0)
-        self._steps = 0
+        self._steps = self._epochs = 0
+        self._position, self._order = 0, np.arange(self.num_samples)
         self._start_epoch()
+
+    @property
+    def progress(self) -> float:
+        """How much of the training is drawn, from 0 to 1."""
+        if self.total_steps is not None:
+            return self._steps / self.total_steps
+        assert self.total_epochs is not None
+        batches = len(self._order) // self.batch_size
+        return (self._epochs + self._position / (batches * self.batch_size)) / self.total_epochs
 
     def _start_epoch(self) -> None:
         well_learned = self._scores < self._scores.mean()
-        if self._steps >= self.delta * self.total_steps:
+        if self.progress >= self.delta:
             well_learned[:] = False
         easy, hard = np.flatnonzero(well_learned), np.flatnonzero(~well_learned)
         kept = easy[self._shuffled(len(easy))[: int((1.0 - self.prune_ratio) * len(easy))]]
@@ -70,6 +89,7 @@ class InfoBatch(Selection):
     def draw(self) -> Draw:
         """Return the next K samples of the epoch; what is left of it at its end is dropped."""
         if self._position + self.batch_size > len(self._order):
+            self._epochs, self._position = self._epochs + 1, 0
             self._start_epoch()
         part = slice(self._position, self._position + self.batch_size)
         self._position += self.batch_size
@@ -89,16 +109,21 @@ class InfoBatch(Selection):
         return probs
 
     def _settings(self) -> dict[str, Any]:
-        own = {"total_steps": self.total_steps, "prune_ratio": self.prune_ratio, "delta": self.delta}
+        own = {
+            "total_steps": self.total_steps,
+            "total_epochs": self.total_epochs,
+            "prune_ratio": self.prune_ratio,
+            "delta": self.delta,
+        }
         return {**super()._settings(), **own}
 
     def _learned(self) -> dict[str, Any]:
         arrays = {"scores": self._scores, "order": self._order, "is_rescaled": self._is_rescaled}
         tensors = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
-        return {**tensors, "position": self._position, "steps": self._steps}
+        return {**tensors, "position": self._position, "steps": self._steps, "epochs": self._epochs}
 
     def _restore(self, state: dict[str, Any]) -> None:
         self._scores, self._order, self._is_rescaled = (
             state[name].numpy().copy() for name in ("scores", "order", "is_rescaled")
         )
-        self._position, self._steps = state["position"], state["steps"]
+        self._position, self._steps, self._epochs = state["position"], state["steps"], state["epochs"]

@@ -32,7 +32,9 @@ def render(folder: Folder) -> str:
         "heading": escape(heading),
         "lead": escape(_lead(folder)),
         "navigation": _navigation(folder),
+        "verdict": _sections.verdict(folder.config),
         "notes": _sections.notes(folder.config),
+        "measures": _sections.measure_choices(folder.measures),
         "tiles": _sections.tiles(folder, styles),
         "band": ", bands reach one standard deviation to either side" if has_seeds else "",
         "table": _sections.table(folder, styles),
@@ -60,6 +62,7 @@ def script_json(data: Any) -> str:
 
 def _data(folder: Folder, styles: dict[str, str]) -> dict[str, Any]:
     return {
+        "percent": [measure.metric for measure in folder.measures if measure.percent],
         "methods": [{"name": folder.labels[method], "style": styles[method]} for method in folder.methods],
         "curves": curves(folder.results, folder.methods, each_seed=True),
         "selection": curves(folder.selection, folder.methods, each_seed=False),

@@ -11,11 +11,12 @@ import numpy as np
 
 from adamcb.lab.output.report._pictures import data_uri
 from adamcb.lab.output.report._read import Chosen, Folder
-from adamcb.lab.output.report._table import finals, summary_table, title, with_deviation
+from adamcb.lab.output.report._table import finals, is_percent, summary_table, title, with_deviation
+from adamcb.lab.results.columns import Measure
 
 Styles = dict[str, str]
 # Shown elsewhere, or of no use to a reader.
-NOT_SETTINGS = ("notes", "note", "labels", "format")
+NOT_SETTINGS = ("notes", "note", "labels", "format", "metrics", "chooses", "verdict")
 
 
 def notes(config: dict[str, Any]) -> str:
@@ -24,6 +25,22 @@ def notes(config: dict[str, Any]) -> str:
     texts = [found] if isinstance(found, str) else list(found)
     paragraphs = "".join(f"<p>{escape(str(text))}</p>" for text in texts if text)
     return f'<div class="notice" role="note">{paragraphs}</div>' if paragraphs else ""
+
+
+def verdict(config: dict[str, Any]) -> str:
+    """Return what the comparison says, in words."""
+    lines = [line for line in str(config.get("verdict") or "").split("\n") if line]
+    return f'<div class="card verdict">{"".join(f"<p>{escape(line)}</p>" for line in lines)}</div>' if lines else ""
+
+
+def measure_choices(measures: list[Measure]) -> str:
+    """Return the buttons that choose what the curves show."""
+    titles = {measure.metric: measure.title.partition(" ")[2] for measure in measures}
+    return "\n".join(
+        f'<label><input type="radio" name="measure" value="{escape(name)}"{" checked" if name == "loss" else ""}>'
+        f"<span>{escape(title[:1].upper() + title[1:])}</span></label>"
+        for name, title in titles.items()
+    )
 
 
 def swatch(style: str) -> str:
@@ -39,20 +56,24 @@ def tiles(folder: Folder, styles: Styles) -> str:
     wanted = [
         ("Lowest final training loss", "train_loss", finals(folder, "train_loss"), 1),
         ("Lowest final test loss", "test_loss", finals(folder, "test_loss"), 1),
-        ("Highest final test accuracy", "test_accuracy", finals(folder, "test_accuracy"), -1),
     ]
+    for measure in folder.measures:
+        if measure.name.startswith("test_") and not measure.is_loss:
+            word, sign = ("Highest", -1) if measure.higher_is_better else ("Lowest", 1)
+            wanted.append((f"{word} final {measure.title}", measure.name, finals(folder, measure.name), sign))
     if folder.selection:
         moments = finals(folder, "second_moment")
         reductions = {method: (1.0 - mean, deviation) for method, (mean, deviation) in moments.items()}
         wanted.append(("Largest variance reduction", "variance_reduction", reductions, -1))
     else:
         wanted.append(("Shortest training, seconds", "seconds", finals(folder, "seconds"), 1))
-    return "".join(_tile(*tile, folder.labels, styles) for tile in wanted)
+    return "".join(_tile(*tile, folder, styles) for tile in wanted)
 
 
 def _tile(
-    heading: str, name: str, values: dict[str, tuple[float, float]], sign: int, labels: dict[str, str], styles: Styles
+    heading: str, name: str, values: dict[str, tuple[float, float]], sign: int, folder: Folder, styles: Styles
 ) -> str:
+    labels, percent = folder.labels, name == "variance_reduction" or is_percent(name, folder.measures)
     known = [(method, *pair) for method, pair in values.items() if math.isfinite(pair[0])]
     if not known:
         return ""
@@ -62,8 +83,8 @@ def _tile(
         other, other_mean, other_deviation = others[0]
         spread = np.nanmax([deviation, other_deviation, 0.0])
         near = "; less than one standard deviation apart" if abs(mean - other_mean) < spread else ""
-        after = f"Next: {escape(labels[other])}, {with_deviation(name, other_mean, other_deviation)}{near}"
-    text = with_deviation(name, mean, deviation)
+        after = f"Next: {escape(labels[other])}, {with_deviation(other_mean, other_deviation, percent=percent)}{near}"
+    text = with_deviation(mean, deviation, percent=percent)
     value, _, spread_text = text.removesuffix("\u00a0%").partition(" ± ")
     value += "\u00a0%" if text.endswith("%") else ""
     small = f" <small>± {spread_text}</small>" if spread_text else ""
@@ -188,7 +209,9 @@ def _class_name(number: int, classes: list[str]) -> str:
 
 def configuration(config: dict[str, Any]) -> str:
     """Return every setting as a pair of name and value; what is nested is taken apart."""
-    pairs = [(title(name), value) for name, value in config.items() if name not in NOT_SETTINGS and value != {}]
+    pairs = [
+        (title(name), value) for name, value in config.items() if name not in NOT_SETTINGS and value not in ({}, [])
+    ]
     return "".join(
         f"<div{' class=long' if len(text) > 60 else ''}><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>"
         for name, text in ((name, _setting(value)) for name, value in pairs)

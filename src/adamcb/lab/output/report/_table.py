@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 from adamcb.lab.output.report._read import Folder
-from adamcb.lab.results.columns import READINGS
+from adamcb.lab.results.columns import READINGS, Measure
 from adamcb.lab.results.statistics import mean_and_spread
 
 DEVIATION_ENDINGS = ("_std", "_deviation", "_sd")
@@ -40,7 +40,7 @@ def summary_table(folder: Folder) -> Table:
             continue
         deviations = next((columns[key] for key in columns if _mean_of(key, columns) == name), None)
         header.append(title(name))
-        cells.append(_column(name, texts, deviations))
+        cells.append(_column(name, texts, deviations, folder.measures))
     return Table(header, [list(row) for row in zip(*cells, strict=True)])
 
 
@@ -56,15 +56,20 @@ def title(name: str) -> str:
     return words[:1].upper() + words[1:]
 
 
-def _column(name: str, texts: list[str], deviations: list[str] | None) -> list[Cell]:
+def is_percent(name: str, measures: list[Measure]) -> bool:
+    """Return whether readers see a column in percent."""
+    return any(measure.percent for measure in measures if name.endswith(measure.name))
+
+
+def _column(name: str, texts: list[str], deviations: list[str] | None, measures: list[Measure]) -> list[Cell]:
     values = [_number(text) for text in texts]
     if name == "method" or any(value is None for value in values):
         return [Cell(text) for text in texts]
     known = [value for value in values if value is not None]
-    best = _best(name, known)
+    best, percent = _best(name, known, measures), is_percent(name, measures)
     spreads = [_number(text) for text in deviations] if deviations else [None] * len(known)
     pairs = [(value, math.nan if spread is None else spread) for value, spread in zip(known, spreads, strict=True)]
-    return [Cell(with_deviation(name, value, spread), value, value == best) for value, spread in pairs]
+    return [Cell(with_deviation(value, spread, percent=percent), value, value == best) for value, spread in pairs]
 
 
 def _number(text: str) -> float | None:
@@ -74,21 +79,22 @@ def _number(text: str) -> float | None:
         return None
 
 
-def _best(name: str, values: list[float]) -> float | None:
-    """Return the value to be marked: the largest accuracy, the smallest loss or time; None if all are equal."""
+def _best(name: str, values: list[float], measures: list[Measure]) -> float | None:
+    """Return the value to be marked: the best of a measure, the smallest time; None if all are equal."""
     finite = [value for value in values if math.isfinite(value)]
     if len(set(finite)) < 2:
         return None
-    if "accuracy" in name:
-        return max(finite)
-    return min(finite) if any(word in name for word in ("loss", "seconds", "steps")) else None
+    measure = next((measure for measure in measures if name.endswith(measure.name)), None)
+    if measure is not None:
+        return measure.best(finite)
+    return min(finite) if any(word in name for word in ("seconds", "steps", "samples")) else None
 
 
-def with_deviation(name: str, mean: float, deviation: float) -> str:
-    """Return "mean ± deviation" with as many digits as mean something; accuracies in percent."""
+def with_deviation(mean: float, deviation: float, *, percent: bool = False) -> str:
+    """Return "mean ± deviation" with as many digits as mean something."""
     if not math.isfinite(mean):
         return "–"
-    scale, unit = (100.0, "\u00a0%") if "accuracy" in name or name == "variance_reduction" else (1.0, "")
+    scale, unit = (100.0, "\u00a0%") if percent else (1.0, "")
     mean, deviation = scale * mean, scale * deviation
     if not math.isfinite(deviation) and mean == round(mean) and not unit:
         return f"{mean:,.0f}"

@@ -36,6 +36,8 @@ function curvePoints(curve, name, axis, isPercent, spread) {
   });
 }
 
+const isPercent = (page, measure) => page.percent.includes(measure);
+
 function curveLines(page, { measure, split, axis, spread }) {
   const name = `${split}_${measure}`;
   return page.methods.flatMap(({ style }, i) => {
@@ -44,7 +46,7 @@ function curveLines(page, { measure, split, axis, spread }) {
     const line = {
       name: page.methods[i].name,
       style,
-      points: curvePoints(curve, name, axis, measure === "accuracy", spread),
+      points: curvePoints(curve, name, axis, isPercent(page, measure), spread),
     };
     if (spread !== "seeds") return [line];
     const each = curve.seeds.map((seed) => ({
@@ -60,13 +62,13 @@ function curveLines(page, { measure, split, axis, spread }) {
   });
 }
 
-// A loss is read best on a log scale and an accuracy on a linear one; each keeps what the reader chose for it.
+// A loss is read best on a log scale and a metric on a linear one; each keeps what the reader chose for it.
 function setUpLog(form) {
-  const chosen = { loss: true, accuracy: false };
+  const chosen = { loss: true };
   form.addEventListener("change", (event) => {
     const measure = new FormData(form).get("measure");
     if (event.target.name === "log") chosen[measure] = event.target.checked;
-    else form.elements.log.checked = chosen[measure];
+    else form.elements.log.checked = chosen[measure] ?? false;
   });
 }
 
@@ -88,8 +90,8 @@ function setUpCurves(page) {
   let axis = null;
   const update = () => {
     const now = choice();
-    const label = `${SPLITS[now.split]} ${now.measure}`;
-    const y = { label: label + (now.log ? ", log scale" : ""), log: now.log, percent: now.measure === "accuracy" };
+    const label = `${SPLITS[now.split]} ${now.measure.replaceAll("_", " ")}`;
+    const y = { label: label + (now.log ? ", log scale" : ""), log: now.log, percent: isPercent(page, now.measure) };
     const lines = curveLines(page, now);
     const against = `${label} against ${AXES[now.axis].label.toLowerCase()}`;
     chart.update({ label: against, x: AXES[now.axis], y, lines, shared: now.axis !== "seconds" }, axis === now.axis);

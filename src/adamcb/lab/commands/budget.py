@@ -1,0 +1,218 @@
+"""`adamcb bench budget`: quality at the end of a fully decayed schedule, against samples and seconds.
+
+For every task, method and seed: 25, 50, 75 and 100 % of the budget (after "No Train No Gain", Kaddour et al. 2023).
+Rows are appended to a CSV file as they come, and a row that is there is not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import csv
+import functools
+import io
+import multiprocessing
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from adamcb.lab.commands.time_to_loss import TASKS as IMAGE_TASKS
+from adamcb.lab.errors import LabError, describe
+from adamcb.lab.experiment import Experiment
+from adamcb.lab.results import Row, read_csv
+from adamcb.lab.results.budget import HELD_OUT, LEARNING_RATES, best_lrs
+from adamcb.lab.runs.budget import LABELS, run_budget
+from adamcb.lab.tasks.load import TASKS as OTHER_TASKS
+from adamcb.lab.tasks.task import Task
+
+NAME = "budget"
+FRACTIONS = (0.25, 0.5, 0.75, 1.0)
+TASKS = (*IMAGE_TASKS, *OTHER_TASKS)
+# A run of these takes more than a minute on one core.
+_LONG = ("mnist-cnn", "fashion-mnist-cnn", "cifar10-mlp", "shakespeare", "fashion-mnist-cnn-augmented")
+_KEY = ("task", "method", "seed", "fraction", "epochs", "lr")
+COLUMNS = (
+    *_KEY, "steps", "samples", "seconds", "cpu_seconds", "diverged", "train_loss", "test_loss", "train_accuracy",
+    "test_accuracy", "test_average_precision", "test_roc_auc", "test_log_loss", "test_perplexity",
+)  # fmt: skip
+DEFAULT_ROWS = Path("docs") / "evidence" / "budget.csv"
+
+
+# With the whole budget these are Adam.
+SAME_AS_ADAM = ("small-batches", "random-pruning")
+
+
+@dataclass(frozen=True)
+class Order:
+    """A run to do, which is one row."""
+
+    task: str
+    method: str
+    seed: int
+    fraction: float
+    epochs: int | None
+    lr: float | None
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """Return the parser of the benchmark's options."""
+    parser = argparse.ArgumentParser(
+        prog=f"adamcb bench {NAME}",
+        description="Quality at the end of a fully decayed schedule, against samples and seconds.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--task", action="append", choices=TASKS, help="may be repeated (default: all)")
+    add("--method", action="append", choices=tuple(LABELS), help="may be repeated (default: all)")
+    add("--seed", action="append", type=int, metavar="N", help="may be repeated (default: 0 to 4, long tasks 0 to 2)")
+    add("--fraction", action="append", type=float, help="part of the budget; may be repeated (default: 0.25 to 1)")
+    add("--epochs", type=int, metavar="N", help="the whole budget (default: 10, or the task's)")
+    add("--tune", action="store_true", help="first choose a learning rate for each method, on a seed of its own")
+    add("--jobs", type=int, metavar="N", help="processes, of one thread each (default: one a core)")
+    add("--rows", type=Path, default=DEFAULT_ROWS, metavar="FILE.csv", help=f"where rows go (default: {DEFAULT_ROWS})")
+    add("--report-only", action="store_true", help="run nothing; write the report of the rows that are there")
+    add("--data-dir", metavar="DIR", help="where to look for data files first; then in $ADAMCB_DATA and the cache")
+    return parser
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Do the missing runs, write the report beside the rows, and return the exit code."""
+    from adamcb.lab.output.budget import write_report  # matplotlib is slow to import
+
+    parser = build_parser()
+    options = parser.parse_args(arguments)
+    for fraction in options.fraction or ():
+        if not 0.0 < fraction <= 1.0:
+            parser.error(f"`--fraction` must be in (0, 1], got {fraction}.")
+    console = Console(stderr=True)
+    table = RowFile(options.rows)
+    if not options.report_only:
+        if options.tune:
+            _do(_tuning_orders(options, table.rows), options, table, console)
+        _do(_orders(options, table.rows), options, table, console)
+    if not table.rows:
+        raise LabError(f"{options.rows} has no rows yet: there is nothing to report.")
+    for path in write_report(options.rows, table.rows):
+        print(path)
+    return 0
+
+
+class RowFile:
+    """A CSV file that rows are appended to, one command at a time or several."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows: list[Row] = read_csv(path) if path.is_file() else []
+
+    def append(self, row: Row) -> None:
+        """Add a row, in one write: a crash leaves no half of it behind rows that are whole."""
+        text = io.StringIO()
+        writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        if not self.path.is_file():
+            writer.writeheader()
+        writer.writerow(row)
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(text.getvalue())
+            file.flush()
+            os.fsync(file.fileno())
+        self.rows.append(row)
+
+
+def _orders(options: argparse.Namespace, rows: Sequence[Row]) -> list[Order]:
+    """Return the runs that were asked for and have no row, with the learning rates that were tuned."""
+    tuned = best_lrs(rows)
+    orders = []
+    for task in options.task or TASKS:
+        for seed in options.seed or range(3 if task in _LONG else 5):
+            for fraction in options.fraction or FRACTIONS:
+                for method in options.method or LABELS:
+                    if fraction == 1.0 and method in SAME_AS_ADAM:
+                        continue
+                    orders.append(Order(task, method, seed, fraction, options.epochs, tuned.get((task, method))))
+    return _without_rows(orders, rows)
+
+
+def _tuning_orders(options: argparse.Namespace, rows: Sequence[Row]) -> list[Order]:
+    orders = [
+        Order(task, method, HELD_OUT, 1.0, options.epochs, lr)
+        for task in options.task or TASKS
+        for method in options.method or LABELS
+        for lr in LEARNING_RATES
+    ]
+    return _without_rows(orders, rows)
+
+
+def _without_rows(orders: Sequence[Order], rows: Sequence[Row]) -> list[Order]:
+    """Return the orders that no row answers. What an order leaves open is the task's own, which a row may have."""
+
+    def answers(order: Order, row: Row) -> bool:
+        wanted = {name: value for name, value in asdict(order).items() if value is not None}
+        return all(row[name] == value for name, value in wanted.items())
+
+    return [order for order in orders if not any(answers(order, row) for row in rows)]
+
+
+def _do(orders: Sequence[Order], options: argparse.Namespace, table: RowFile, console: Console) -> None:
+    """Do the runs in processes, and append a row for each that ends."""
+    if not orders:
+        return
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    with _pool(min(options.jobs or cores, len(orders))) as pool:
+        waiting = {pool.submit(do_order, order, options.data_dir): order for order in orders}
+        for count, future in enumerate(as_completed(waiting), start=1):
+            order = waiting[future]
+            words = f"{order.task}, {order.method}, seed {order.seed}, {100 * order.fraction:g} %"
+            try:
+                row = future.result()
+            except (OSError, ValueError, LabError, BrokenProcessPool) as error:
+                raise LabError(f"{words}: {describe(error)}") from error
+            table.append(row)
+            loss = row["diverged"] or f"training loss {row['train_loss']:.4g}"
+            console.print(f"[{count}/{len(orders)}] {words}: {loss}, {row['samples']} samples, "
+                          f"{row['cpu_seconds']:.1f} s", markup=False, highlight=False, soft_wrap=True)  # fmt: skip
+
+
+@contextlib.contextmanager
+def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
+    """Give processes of one thread each; an error, or Ctrl-C, ends them at once."""
+    pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_start_worker)
+    try:
+        yield pool
+    except BaseException:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in multiprocessing.active_children():
+            process.terminate()
+        raise
+    pool.shutdown()
+
+
+def _start_worker() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    torch.set_num_threads(1)
+
+
+def do_order(order: Order, data_dir: str | None) -> Row:
+    """Do one run, and return its row."""
+    task, epochs = load(order.task, data_dir)
+    settings: Any = {"epochs": order.epochs or epochs, "fraction": order.fraction, "seed": order.seed, "lr": order.lr}
+    return {**asdict(order), **run_budget(order.method, task, **settings)}
+
+
+@functools.lru_cache(maxsize=1)
+def load(name: str, data_dir: str | None) -> tuple[Task, int]:
+    """Return a task of the bench, and how many epochs its whole budget has."""
+    if name not in IMAGE_TASKS:
+        task = OTHER_TASKS[name](data_dir)
+        return task, task.epochs
+    experiment = Experiment(**IMAGE_TASKS[name])
+    task = experiment.load_task(data_dir)
+    return replace(task, batch_size=experiment.completed(task).batch_size), 10

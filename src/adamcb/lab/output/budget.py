@@ -1,0 +1,141 @@
+"""The report of `adamcb bench budget`: one Markdown page and a figure, from the rows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from adamcb.lab.output.figures import STYLE, save
+from adamcb.lab.output.looks import look_of
+from adamcb.lab.results.budget import (
+    COLUMNS,
+    Column,
+    baselines_of,
+    difference,
+    estimates,
+    headline_of,
+    overall,
+    reported,
+)
+from adamcb.lab.results.columns import Row
+from adamcb.lab.results.files import write_text
+from adamcb.lab.results.statistics import Estimate, mean_and_spread
+from adamcb.lab.runs.budget import LABELS
+
+INTRODUCTION = """# Quality against budget
+
+Every run goes to the end of its own cosine decay. Ratios (samples, processor seconds of one thread, losses) are to Adam
+with the whole budget and the same seed, as geometric means; below 1 is less. Differences of the metric are to the same
+run; above 0 is better. Brackets and ± are 95 % t-intervals over paired seeds. A sample is one forward and one backward
+pass. Learning rates are the tasks' own unless a column of the rows says otherwise.
+"""
+
+
+def write_report(rows_path: Path, rows: Sequence[Row]) -> list[Path]:
+    """Write the page and the figure beside the rows, and return where they are."""
+    kept = reported(rows)
+    tasks = [task for task in dict.fromkeys(row["task"] for row in kept) if baselines_of(kept, task)]
+    parts = [INTRODUCTION, *_overall(kept, tasks)]
+    for task in tasks:
+        parts += [f"## {task}", _task_table([row for row in kept if row["task"] == task], task)]
+    page = rows_path.with_suffix(".md")
+    write_text(page, "\n\n".join(parts) + "\n")
+    return [page, *(draw(rows_path, kept, tasks) if tasks else [])]
+
+
+def _methods(rows: Sequence[Row]) -> list[str]:
+    return [name for name in LABELS if any(row["method"] == name for row in rows)]
+
+
+def _fractions(rows: Sequence[Row]) -> list[float]:
+    return sorted({row["fraction"] for row in rows}, reverse=True)
+
+
+def _overall(rows: Sequence[Row], tasks: Sequence[str]) -> list[str]:
+    """Return the table of means over tasks, of the methods that were run on all of them."""
+    lines = [["budget", "method", *(column.title for column in COLUMNS.values())]]
+    for fraction in _fractions(rows):
+        for method in _methods(rows):
+            found = overall(rows, method, fraction, tasks)
+            if found is not None:
+                cells = [cell(found[name], column) for name, column in COLUMNS.items()]
+                lines.append([f"{100 * fraction:g} %", LABELS[method], *cells])
+    return [f"## Geometric mean over {len(tasks)} tasks", _markdown(lines)] if len(tasks) > 1 and len(lines) > 1 else []
+
+
+def _task_table(rows: Sequence[Row], task: str) -> str:
+    measure = headline_of(rows)
+    columns = {**COLUMNS, "metric": difference(measure)}
+    baselines = baselines_of(rows, task)
+    lines = [["budget", "method", "seeds", *(column.title for column in columns.values()), measure.title]]
+    for fraction in _fractions(rows):
+        for method in _methods(rows):
+            own = [row for row in rows if (row["method"], row["fraction"]) == (method, fraction)]
+            found = estimates(own, baselines, columns)
+            if found:
+                cells = [cell(found[name], column) for name, column in columns.items()]
+                level = _level([row[measure.name] for row in own if not row["diverged"]], measure.percent)
+                lines.append([f"{100 * fraction:g} %", LABELS[method], str(len(own)), *cells, level])
+    return _markdown(lines)
+
+
+def cell(value: Estimate, column: Column) -> str:
+    """Return an estimate as text: a ratio with its interval, or a difference with its margin."""
+    margin = value.margin
+    if not column.is_ratio:
+        digits = 2 if abs(value.mean) >= 0.1 or "points" in column.title else 4
+        return f"{value.mean:+.{digits}f}" + ("" if math.isnan(margin) else f" ± {margin:.{digits}f}")
+    ends = "" if math.isnan(margin) else f" [{math.exp(value.mean - margin):.2f}, {math.exp(value.mean + margin):.2f}]"
+    return f"{math.exp(value.mean):.2f}{ends}"
+
+
+def _level(values: Sequence[float], percent: bool) -> str:
+    mean, _ = mean_and_spread(values)
+    return f"{100 * mean:.2f} %" if percent else f"{mean:.4g}"
+
+
+def _markdown(lines: Sequence[Sequence[str]]) -> str:
+    rows = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def draw(rows_path: Path, rows: Sequence[Row], tasks: Sequence[str]) -> list[Path]:
+    """Write a figure: for every task the metric and the training loss against samples, as shares of Adam's."""
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(9.0, 3.0 * len(tasks) + 0.8), layout="constrained")
+        grid = figure.subplots(len(tasks), 2, squeeze=False)
+        for line, task in zip(grid, tasks, strict=True):
+            own = [row for row in rows if row["task"] == task and not row["diverged"]]
+            measure = headline_of(own)
+            _panel(line[0], own, task, measure.name, f"{task}: {measure.title}")
+            _panel(line[1], own, task, "train_loss", f"{task}: training loss")
+            line[1].set_yscale("log")
+        handles, labels = grid[0, 0].get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=3, handlelength=3.5)
+        figure.suptitle("At the end of a decayed schedule, against samples ÷ Adam's with the whole budget", fontsize=10)
+        return save(figure, rows_path.parent, rows_path.stem)
+
+
+def _panel(axes: Axes, rows: Sequence[Row], task: str, name: str, title: str) -> None:
+    baselines = baselines_of(rows, task)
+    methods = _methods(rows)
+    for method in methods:
+        points: dict[float, list[tuple[float, float]]] = {}
+        for row in rows:
+            if row["method"] == method and row["seed"] in baselines:
+                share = row["samples"] / baselines[row["seed"]]["samples"]
+                points.setdefault(row["fraction"], []).append((share, row[name]))
+        if points:
+            centers: Any = np.array([np.mean(points[fraction], axis=0) for fraction in sorted(points)])
+            look = look_of(method, methods)
+            axes.plot(centers[:, 0], centers[:, 1], color=look.color, linestyle=look.dashes, marker=look.marker,
+                      markersize=4.5, linewidth=1.5, label=LABELS[method])  # fmt: skip
+    axes.set_title(title)
+    axes.set_xlabel("samples")
