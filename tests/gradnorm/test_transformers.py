@@ -24,6 +24,8 @@ pytestmark = [
 ]
 # BatchNorm in training: a sample's gradient is its contribution, not that of its own loss.
 TIED_SAMPLES = {"ResNet", "RegNet", "MobileViT"}
+# The first block's checkpoint makes relative positions of parameters, and hands them to the others.
+PASSED_ON = {"T5", "mT5", "Switch"}
 
 
 @pytest.fixture
@@ -38,7 +40,10 @@ def same_numbers() -> Iterator[None]:
 def losses(model: nn.Module, name: str) -> Tensor:
     np.random.seed(3)
     torch.manual_seed(3)
-    return wave(result(model, name, INPUTS[ARCHITECTURES[name].inputs]()), torch.arange(K))
+    inputs = INPUTS[ARCHITECTURES[name].inputs]()
+    if "pixel_values" in inputs:
+        inputs["pixel_values"].requires_grad_()  # reentrant checkpoints need it
+    return wave(result(model, name, inputs), torch.arange(K))
 
 
 def made(name: str, *, training: bool, attention: str = "eager") -> nn.Module:
@@ -97,9 +102,13 @@ def test_every_architecture_with_checkpoints(name, reentrant):
         pytest.skip("BatchNorm ties the samples together, or the architecture has no checkpoints")
     right = expected(model, name)
     model.gradient_checkpointing_enable({"use_reentrant": reentrant})  # type: ignore[operator]
-    if reentrant:
+    if reentrant and "input_ids" in INPUTS[ARCHITECTURES[name].inputs]():
         model.enable_input_require_grads()  # type: ignore[operator]
-    compare(model, name, right)
+    if reentrant and name in PASSED_ON:
+        with pytest.raises(RuntimeError, match="set use_reentrant=False"):
+            measured(model, name, "auto")
+    else:
+        compare(model, name, right)
 
 
 @pytest.mark.parametrize("name", ["Mixtral", "GPT-OSS"])
