@@ -29,9 +29,11 @@ import time
 
 import torch
 
-from benchmarks.norms_models import PROBLEMS, Problem
+from benchmarks import norms_models, norms_transformers
+from benchmarks.norms_models import Problem
 from benchmarks.norms_ways import OURS, WAYS, Step
 
+PROBLEMS = norms_models.PROBLEMS + norms_transformers.PROBLEMS
 CLOCKS = {"wall": time.perf_counter, "cpu": time.process_time}
 # Read by the C library when a process begins.
 KEEP_FREED = {"MALLOC_MMAP_THRESHOLD_": str(2**32), "MALLOC_TRIM_THRESHOLD_": str(2**32)}

@@ -24,6 +24,8 @@ pytestmark = [
 ]
 # BatchNorm in training: a sample's gradient is its contribution, not that of its own loss.
 TIED_SAMPLES = {"ResNet", "RegNet", "MobileViT"}
+# The first block's checkpoint makes relative positions of parameters, and hands them to the others.
+PASSED_ON = {"T5", "mT5", "Switch"}
 
 
 @pytest.fixture
@@ -38,7 +40,10 @@ def same_numbers() -> Iterator[None]:
 def losses(model: nn.Module, name: str) -> Tensor:
     np.random.seed(3)
     torch.manual_seed(3)
-    return wave(result(model, name, INPUTS[ARCHITECTURES[name].inputs]()), torch.arange(K))
+    inputs = INPUTS[ARCHITECTURES[name].inputs]()
+    if "pixel_values" in inputs:
+        inputs["pixel_values"].requires_grad_()  # reentrant checkpoints need it
+    return wave(result(model, name, inputs), torch.arange(K))
 
 
 def made(name: str, *, training: bool, attention: str = "eager") -> nn.Module:
@@ -95,11 +100,17 @@ def test_every_architecture_with_checkpoints(name, reentrant):
     model = made(name, training=True)
     if name in TIED_SAMPLES or not model.supports_gradient_checkpointing:
         pytest.skip("BatchNorm ties the samples together, or the architecture has no checkpoints")
+    if reentrant and name == "WavLM":
+        pytest.skip("its backward pass never ends, with or without the engine")
     right = expected(model, name)
     model.gradient_checkpointing_enable({"use_reentrant": reentrant})  # type: ignore[operator]
-    if reentrant:
+    if reentrant and "input_ids" in INPUTS[ARCHITECTURES[name].inputs]():
         model.enable_input_require_grads()  # type: ignore[operator]
-    compare(model, name, right)
+    if reentrant and name in PASSED_ON:
+        with pytest.raises(RuntimeError, match="set use_reentrant=False"):
+            measured(model, name, "auto")
+    else:
+        compare(model, name, right)
 
 
 @pytest.mark.parametrize("name", ["Mixtral", "GPT-OSS"])

@@ -128,7 +128,13 @@ class TracedPass:
         elif origin.transpose_of is not None and isinstance(part, Outer) and part.axes is None:
             self.add(origin.transpose_of, part.reordered(origin.transpose_of.shape, origin.order), None)
         else:
-            for leaf, gradients in pull_back(tensor, origin, part.dense()):
+            pulled = pull_back(tensor, origin, part.dense())
+            if not pulled:
+                self.reject(
+                    "a tensor made of parameters inside one reentrant checkpoint is used in another, where autograd "
+                    "does not show the way back; set use_reentrant=False."
+                )
+            for leaf, gradients in pulled:
                 self.add(leaf, Dense(gradients), None)
 
     def add_squares(self, square_norms: Tensor) -> None:

@@ -113,8 +113,9 @@ class Tracer(TorchFunctionMode):
         elif name in COMPOSITES:
             with self:
                 return COMPOSITES[name](self.mark_samples, func, *args, **kwargs)
-        elif name in _BACKWARD and not self._again:
-            return self._go_backward(func, args, kwargs)
+        elif name in _BACKWARD:
+            # A checkpoint that runs again goes backward by itself, and that is part of the backward pass.
+            return func(*args, **kwargs) if self._again else self._go_backward(func, args, kwargs)
         elif "." in name or hasattr(func, "overloads"):
             name = _operator_name(func)
         marks, samples, made = self._look_at(args, kwargs)
