@@ -39,7 +39,7 @@ TASKS = (*IMAGE_TASKS, *OTHER_TASKS)
 # A run of these takes more than a minute on one core.
 _LONG = ("mnist-cnn", "fashion-mnist-cnn", "cifar10-mlp", "shakespeare", "fashion-mnist-cnn-augmented")
 _KEY = ("task", "method", "seed", "fraction", "epochs", "lr")
-COLUMNS = (
+COLUMNS: tuple[str, ...] = (
     *_KEY, "steps", "samples", "seconds", "cpu_seconds", "diverged", "train_loss", "test_loss", "train_accuracy",
     "test_accuracy", "test_average_precision", "test_roc_auc", "test_log_loss", "test_perplexity",
 )  # fmt: skip

@@ -192,6 +192,10 @@ def prepare(
     _check_device(experiment.device)
     try:
         task = task or experiment.load_task(options.data_dir)
+        if experiment.task is None and ":" not in experiment.model:
+            # Our own models are only sized up.
+            with torch.random.fork_rng(), torch.device("meta"):
+                task.model()
         config = experiment.as_config(task, options.notes)
     except (ValueError, TypeError, OSError) as error:
         raise LabError(str(error)) from error
@@ -202,7 +206,8 @@ def prepare(
             raise LabError(
                 f"`--method` {method.name} needs the logits of a classifier, and {task.name} has its own loss."
             )
-    check_task(task, experiment.device)
+    if experiment.task is not None or ":" in experiment.model:
+        check_task(task, experiment.device)
     for note in options.notes:
         console.print(note, markup=False, highlight=False, soft_wrap=True)
     return task, config

@@ -57,8 +57,3 @@ class Method:
             _checks.one_of("scores", self.scores, SCORES)
         for need in self.needs:
             _checks.one_of("needs", need, NEEDS)
-
-    @property
-    def hears_norms(self) -> bool:
-        """Whether the scores are norms of gradients."""
-        return self.scores is None or self.scores in ("exact", "last-layer")

@@ -26,6 +26,7 @@ _LOOKS = {
     "uniform": LOOKS["adam"],
     "reshuffled": LOOKS["amsgrad"],
     "adamcb-paper-known-norm": LOOKS["adamcb-listing"],
+    "scale-free": LOOKS["adamcb"],
 }
 
 

@@ -73,7 +73,7 @@ def make_plan(name: str, task: Task, epochs: int, fraction: float, seed: int) ->
     if name == "random-pruning":
         kept = min(n, max(size + 1, round(fraction * n)))
         generator = torch.Generator().manual_seed(derived_seed(seed, SUBSET))
-        chosen = torch.randperm(n, generator=generator)[:kept].numpy()
+        chosen = torch.randperm(n, generator=generator)[:kept].tolist()
         return Plan(replace(task, train=Subset(task.train, chosen)), METHODS["adam"], size, epochs * (kept // size))
     if name == "infobatch":
         selection = partial(InfoBatch, total_epochs=fraction * epochs)

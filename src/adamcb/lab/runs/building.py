@@ -69,6 +69,11 @@ def _min_batch_size(experiment: Experiment, method: Method) -> int | None:
     return experiment.min_batch_size if method.min_batch_size is None else method.min_batch_size
 
 
+def scores_of(experiment: Experiment, method: Method) -> Any:
+    """Return what the selection learns from; None: as `AdamCB` comes, from norms of gradients."""
+    return experiment.scores if method.scores is None else method.scores
+
+
 def build_optimizer(experiment: Experiment, method: Method, task: Task, model: nn.Module) -> Optimizer:
     """Return the optimizer: the experiment's, if it has one and the method is not about its own."""
     asked = experiment.optimizer is not None and not method.keeps_optimizer
@@ -93,7 +98,7 @@ def build_trainer(
     scorer = Scorer(model, task.train, experiment.device) if "scorer" in method.needs else None
     selection = build_selection(experiment, method, len(task.train), seed, scorer=scorer)
     options: dict[str, Any] = {"observers": observers, "seed": derived_seed(seed, SELECTION)}
-    scores = experiment.scores if method.scores is None else method.scores
+    scores = scores_of(experiment, method)
     if scores is not None:
         options["scores"] = scores
     if selection is None:

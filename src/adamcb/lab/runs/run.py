@@ -19,7 +19,7 @@ from adamcb.lab.experiment import Experiment
 from adamcb.lab.methods import Method, get_method
 from adamcb.lab.results import Row, read_json, run_folder, whole_file, write_json
 from adamcb.lab.results.columns import column_of
-from adamcb.lab.runs.building import among_ranks, build_trainer, initial_model, train_batch
+from adamcb.lab.runs.building import among_ranks, build_trainer, initial_model, scores_of, train_batch
 from adamcb.lab.runs.clock import Clock
 from adamcb.lab.runs.evaluation import evaluate
 from adamcb.lab.runs.watch import Watch
@@ -80,7 +80,8 @@ class Run:
         self.model = initial_model(self.task, seed, experiment.device)
         self._called = among_ranks(self.model, self.ranks)
         assert self.experiment.batch_size is not None
-        self.watch = Watch(size, self.experiment.batch_size, norms=self.method.hears_norms)
+        norms = scores_of(self.experiment, self.method) in (None, "exact", "last-layer")
+        self.watch = Watch(size, self.experiment.batch_size, norms=norms)
         self.trainer = build_trainer(self.experiment, self.method, self.task, self.model, seed, observers=(self.watch,))
         self.lr = [group["lr"] for group in self.trainer.optimizer.param_groups]
         self.results: list[Row] = []

@@ -1,0 +1,116 @@
+"""The verdict: what it says of runs whose outcome is known."""
+
+import pytest
+from pytest import approx
+
+from adamcb.lab.results.verdict import compare_with, verdict
+
+CONFIG = {
+    "methods": ["adam", "mine"],
+    "labels": {"adam": "Adam", "mine": "Mine"},
+    "chooses": ["mine"],
+    "metrics": [{"name": "accuracy", "better": "higher", "percent": True}],
+}
+BATCHES = {"adam": (0, 40), "mine": (30, 40)}
+
+
+def run(method: str, seed: int, losses: list[float], *, accuracy: float, samples: int = 100, seconds: float = 10.0):
+    """Return the rows of a run: one an epoch of ten steps."""
+    return [
+        {
+            "method": method,
+            "seed": seed,
+            "epoch": epoch,
+            "step": 10 * epoch,
+            "samples": samples * epoch,
+            "seconds": seconds * epoch,
+            "train_loss": loss,
+            "test_loss": loss + 0.1,
+            "train_accuracy": accuracy,
+            "test_accuracy": accuracy + 0.001 * seed,
+        }
+        for epoch, loss in enumerate(losses)
+    ]
+
+
+def both(losses: list[float], *, better: float = 0.0, seeds: int = 3, **costs) -> list[dict]:
+    rows = []
+    for seed in range(seeds):
+        rows += run("adam", seed, [2.0, 1.0, 0.5], accuracy=0.9)
+        rows += run("mine", seed, losses, accuracy=0.9 + better * (1.0 + 0.1 * seed), **costs)
+    return rows
+
+
+def test_a_method_that_gets_there_sooner_is_to_be_used():
+    """Half the samples a step, and Adam's end after the first epoch: a quarter of the samples."""
+    words = verdict(both([2.0, 0.5, 0.2], better=0.01, samples=50, seconds=6.0), CONFIG, BATCHES)
+    assert words.startswith(
+        "Mine took 25 % of the samples and 0.30 of the time to where Adam ended, test accuracy +1.1"
+    )
+    assert words.endswith("points: use it.")
+
+
+def test_times_between_two_evaluations_are_where_the_loss_would_be():
+    found = compare_with("mine", "adam", both([2.0, 1.0, 0.25]), CONFIG)
+    assert found is not None
+    assert found.reached == approx((0.75, 0.75))
+
+
+def test_the_same_loss_from_fewer_samples_counts_as_a_saving():
+    words = verdict(both([2.0, 1.0, 0.505], samples=50, seconds=7.0), CONFIG, BATCHES)
+    assert words.startswith(
+        "Mine ended at 1.01 times Adam's training loss, on 50 % of the samples and in 0.70 of the time"
+    )
+    assert words.endswith(": use it.")
+
+
+def test_samples_without_time_are_told_apart():
+    words = verdict(both([2.0, 1.0, 0.505], samples=50, seconds=11.0), CONFIG, BATCHES)
+    assert words.endswith(": it saves samples here, but no time.")
+
+
+def test_a_metric_that_is_surely_worse_speaks_against_it():
+    words = verdict(both([2.0, 0.5, 0.2], better=-0.02), CONFIG, BATCHES)
+    assert "test accuracy −2.2" in words
+    assert words.endswith(": not here.")
+
+
+def test_one_seed_cannot_speak_against_it():
+    words = verdict(both([2.0, 0.5, 0.2], better=-0.02, seeds=1), CONFIG, BATCHES)
+    assert "−2.00 (one seed) points: use it." in words
+
+
+def test_where_nothing_was_chosen_it_says_so():
+    words = verdict(both([2.0, 1.0, 0.5]), CONFIG, {**BATCHES, "mine": (0, 60)})
+    assert words == "Mine chose 0 of 60 batches: it has no effect here."
+    other = {**CONFIG, "chooses": []}  # an optimizer of its own, for instance
+    assert "chose" not in verdict(both([2.0, 1.0, 0.5]), other, {**BATCHES, "mine": (0, 60)})
+
+
+def test_a_loss_that_stays_higher_brings_nothing():
+    words = verdict(both([2.0, 1.5, 1.0]), CONFIG, BATCHES)
+    assert words.startswith("Mine ended at 2.00 times Adam's training loss, on 100 % of the samples and in 1.00 of")
+    assert words.endswith(": it brings nothing here.")
+
+
+def test_of_a_metric_where_less_is_better_less_is_better():
+    metrics = [{"name": "accuracy", "better": "lower", "percent": False}]
+    words = verdict(both([2.0, 0.5, 0.2], better=0.02), {**CONFIG, "metrics": metrics}, BATCHES)
+    assert "test accuracy +0.02" in words
+    assert words.endswith(": not here.")
+
+
+def test_without_metrics_the_test_loss_decides():
+    words = verdict(both([2.0, 0.5, 0.2]), {**CONFIG, "metrics": []}, BATCHES)
+    assert "test loss −0.30 ± 0.00: use it." in words
+
+
+def test_runs_that_diverged_cannot_be_compared():
+    rows = [row for row in both([2.0, 0.5, 0.2]) if row["method"] == "adam" or row["epoch"] < 2]
+    assert verdict(rows, CONFIG, BATCHES) == "Mine: no run can be compared with one of Adam; see the notes."
+
+
+@pytest.mark.parametrize("methods", [["adam"], ["mine"]])
+def test_a_method_alone_has_no_verdict(methods):
+    rows = [row for row in both([2.0, 0.5, 0.2]) if row["method"] in methods]
+    assert verdict(rows, {**CONFIG, "methods": methods}, BATCHES) == ""
