@@ -27,22 +27,20 @@ WORKERS = {
 }
 
 
-class Recorder:
-    """A selection that notes what it draws; any object with the protocol's names will do."""
+class Recorder(CombinatorialBandit):
+    """A selection that notes what it draws."""
 
-    def __init__(self, selection):
-        self.selection, self.drawn = selection, []
-        self.num_samples, self.batch_size = selection.num_samples, selection.batch_size
-        self.inclusion_probs, self.update = selection.inclusion_probs, selection.update
-        self.state_dict, self.load_state_dict = selection.state_dict, selection.load_state_dict
+    def __init__(self, num_samples, batch_size, *, generator):
+        super().__init__(num_samples, batch_size, generator=generator)
+        self.drawn = []
 
     def draw(self):
-        self.drawn.append(self.selection.draw())
+        self.drawn.append(super().draw())
         return self.drawn[-1]
 
 
 def bandit(n=41, k=4, seed=0):
-    return Recorder(CombinatorialBandit(n, k, feedback="scale-free", generator=torch.Generator().manual_seed(seed)))
+    return Recorder(n, k, generator=torch.Generator().manual_seed(seed))
 
 
 def indices_of(batches):
@@ -326,6 +324,6 @@ def test_options_that_make_no_sense_are_refused(options, message):
 
 def test_a_selection_that_draws_another_number_is_refused():
     selection = bandit(10, 4)
-    selection.batch_size = 3
-    with pytest.raises(ValueError, match=r"`selection` must draw batch_size=3 samples, got 4 from Recorder.draw\(\)"):
+    selection.draw = UniformSelection(10, 3).draw
+    with pytest.raises(ValueError, match=r"`selection` must draw 4 samples, got 3 from Recorder.draw\(\)"):
         next(iter(BanditLoader(tensors(10), selection)))

@@ -134,7 +134,7 @@ def train_badly(how: str) -> None:
     [
         ("odd", ValueError, "`batch_size` must be a multiple of the number of ranks, 2, .* got batch_size=15"),
         ("own seeds", RuntimeError, "All ranks must draw the same batches, got .* seeded alike on every rank"),
-        ("not wrapped", RuntimeError, "Gradients must be averaged over the ranks before `update`"),
+        ("not wrapped", RuntimeError, "Gradients must be averaged over the ranks before the optimizer"),
     ],
 )
 def test_what_would_go_wrong_silently_is_refused(how, error, message):

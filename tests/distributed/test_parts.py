@@ -35,7 +35,7 @@ def test_the_parts_of_all_ranks_are_the_draw(num_ranks):
 
 def test_samples_that_are_in_every_batch_are_spread_over_the_ranks():
     """They stand together at the end of a draw."""
-    bandit = CombinatorialBandit(N, K, exploration=0.1, generator=torch.Generator().manual_seed(0))
+    bandit = CombinatorialBandit(N, K, exploration=0.1, gate=None, generator=torch.Generator().manual_seed(0))
     weights = np.ones(N)
     weights[:4] = 1e6
     bandit.weights = weights

@@ -10,9 +10,9 @@ import torch.distributed as dist
 from pytest import approx
 
 from adamcb import AdamCB, CombinatorialBandit, UniformSelection
+from adamcb._seeds import derived_seed
 from adamcb.selection import Selection, ShardedSelection
-from adamcb.training import _checkpoint
-from adamcb.training._arguments import seed_of
+from adamcb.training import read_checkpoint
 from tests.distributed.launch import launch
 from tests.distributed.problem import BATCH_SIZE, SAMPLES, new_trainer, result, train, train_anew
 from tests.reference.stratified import Stratified
@@ -25,7 +25,7 @@ N, K, W = 11, 6, 3  # shards of 4, 4 and 3 samples
 def shards(n: int, k: int, num_shards: int, seed: int = 0) -> list[ShardedSelection]:
     made = []
     for shard in range(num_shards):
-        generator = torch.Generator().manual_seed(seed_of(seed, shard))
+        generator = torch.Generator().manual_seed(derived_seed(seed, shard) if shard else seed)
         size = len(range(shard, n, num_shards))
         bandit = CombinatorialBandit(size, k // num_shards, gate=None, generator=generator)
         made.append(ShardedSelection(bandit, n, shard=shard, num_shards=num_shards))
@@ -145,7 +145,7 @@ def test_every_rank_saves_its_shard_and_the_run_continues(tmp_path):
         assert one["own weights"].tolist() == other["own weights"].tolist()
     with pytest.raises(ValueError, match="continue on as many ranks as they were saved by: 2, got 1"):
         new_trainer(sharded=True).load(path)
-    state, _ = _checkpoint.read(path)
+    state, _ = read_checkpoint(path)
     with pytest.raises(ValueError, match="it was saved with sharded=True"):
         new_trainer().load_state_dict(state)
 

@@ -72,10 +72,11 @@ def test_200_steps_are_those_of_adambs_corrected(generator):
         compare(trainer, slow, lambda bandit: (copy.deepcopy(bandit)._uniforms.take(),))
 
 
-def test_the_default_is_scale_free_feedback_with_a_bias_correction(generator):
+def test_200_steps_of_the_recommended_bandit_are_those_of_its_slow_twin(generator):
     model, dataset = mlp(dtype=torch.float64), digits(N, torch.float64)
     slow = SlowAdamCB(model, F.cross_entropy, dataset.tensors, K, GAMMA, "scale-free", lr=0.01, bias_correction=True)
-    with AdamCB(model, dataset, K, lr=0.01, seed=3, scores="exact") as trainer:
+    selection = CombinatorialBandit(N, K, exploration=GAMMA, generator=generator)
+    with AdamCB(model, dataset, K, lr=0.01, selection=selection, scores="exact") as trainer:
         compare(trainer, slow, numbers_of_next_draw)
 
 

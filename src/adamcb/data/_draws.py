@@ -80,11 +80,10 @@ class DrawSampler:
         low, high = self.selection.min_batch_size, self.batch_size
         if not low <= len(draw) <= high or len(draw) % self.num_ranks:
             sizes = f"{high}" if low == high else f"{low} to {high}"
-            shared = f", a multiple of num_ranks={self.num_ranks}," if self.num_ranks > 1 else ""
-            raise ValueError(
-                f"`selection` must draw {sizes} samples{shared} got {len(draw)} from "
-                f"{type(self.selection).__name__}.draw()."
+            rule = f"draw {sizes} samples" + (
+                f", a multiple of num_ranks={self.num_ranks}" if self.num_ranks > 1 else ""
             )
+            raise ValueError(f"`selection` must {rule}, got {len(draw)} from {type(self.selection).__name__}.draw().")
         return draw
 
     def _order(self, number: int, draw: Draw) -> Order:
