@@ -45,11 +45,11 @@ METHODS: dict[str, Parts] = {
         "optimizer": AdamX(model.parameters(), LR),
     },
     "adamcb-paper": lambda model, n, generator: {
-        "selection": CombinatorialBandit(n, BATCH_SIZE, generator=generator),
+        "selection": CombinatorialBandit(n, BATCH_SIZE, feedback="proof", generator=generator),
         "optimizer": AdamX(model.parameters(), LR),
     },
     "adamcb": lambda model, n, generator: {
-        "selection": CombinatorialBandit(n, BATCH_SIZE, feedback="scale-free", min_gain=0.0, generator=generator),
+        "selection": CombinatorialBandit(n, BATCH_SIZE, gate=None, generator=generator),
         "optimizer": AdamX(model.parameters(), LR, bias_correction=True),
     },
 }
@@ -109,7 +109,7 @@ def _train(folder: Path, data: ImageData, model_name: str, method: str, seed: in
         model = build_model(model_name, image_shape=data.image_shape, num_classes=data.num_classes)
     size = len(data.train)
     parts = METHODS[method](model, size, torch.Generator().manual_seed(seed))
-    trainer = AdamCB(model, data.train, BATCH_SIZE, LR, **parts)
+    trainer = AdamCB(model, data.train, BATCH_SIZE, scores="exact", **parts)
     run, counts, seconds = Run(), np.zeros(size, dtype=np.int64), 0.0
     for epoch, step in _epochs(trainer, epochs):
         if epoch:
