@@ -44,8 +44,8 @@ def test_a_saved_state_does_not_change_with_the_bandit():
 
 def test_ranks_with_one_seed_make_the_same_draws():
     scores = np.random.default_rng(0).gamma(0.4, size=200)
-    ranks = [bandit_of(200, 8, seed=3, min_batch_size=4, size_multiple=4) for _ in range(2)]
-    both(*ranks, lambda indices: scores[indices], 200)
+    first, second = (bandit_of(200, 8, seed=3, min_batch_size=4, size_multiple=4) for _ in range(2))
+    both(first, second, lambda indices: scores[indices], 200)
 
 
 @pytest.mark.parametrize(
