@@ -295,7 +295,7 @@ def test_state_of_another_size_or_kind_is_refused_and_changes_nothing(name):
     cases = [
         (make(name, n=101).state_dict(), "`state` must be saved with num_samples=100, got num_samples=101"),
         (make(name, k=8).state_dict(), "`state` must be saved with batch_size=7, got batch_size=8"),
-        (make("uniform" if name != "uniform" else "proof").state_dict(), "must (be saved with kind|be a dict with)"),
+        (make("uniform" if name != "uniform" else "proof").state_dict(), "must be saved with kind"),
         ({}, "`state` must be a dict with the keys settings, origin, generator"),
         (None, "got NoneType"),
         (broken, r"`state\['generator'\]` must be the state of a torch.Generator"),

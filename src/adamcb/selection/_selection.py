@@ -173,14 +173,10 @@ class Selection:
 
     def _check_state(self, state: Any) -> None:
         """Raise unless `state` can be loaded. Override it to add checks of what `_learned` saves."""
-        settings = state.get("settings") if isinstance(state, dict) else None
-        own = self._settings()
-        for name in {**own, **settings} if isinstance(settings, dict) else ():  # first: it tells what is wrong best
-            saved, value = settings.get(name), own.get(name)
-            if saved != value:
-                raise ValueError(f"`state` must be saved with {name}={value!r}, got {name}={saved!r}.")
+        if isinstance(state, dict) and "settings" in state:  # first: it tells best what is wrong
+            self._check_settings(state["settings"])
         keys = ("settings", "origin", "generator", *self._learned())
-        if not isinstance(settings, dict) or not set(keys) <= set(state):
+        if not isinstance(state, dict) or not set(keys) <= set(state):
             got = f"the keys {', '.join(map(str, state))}" if isinstance(state, dict) else type(state).__name__
             raise ValueError(f"`state` must be a dict with the keys {', '.join(keys)}, got {got}.")
         _checks.integer("state['origin']", state["origin"], low=0)
@@ -188,6 +184,13 @@ class Selection:
             torch.Generator().set_state(state["generator"])
         except (RuntimeError, TypeError) as error:
             raise ValueError(f"`state['generator']` must be the state of a torch.Generator: {error}") from error
+
+    def _check_settings(self, settings: Any) -> None:
+        own, saved = self._settings(), settings if isinstance(settings, dict) else {}
+        for name in {**own, **saved}:
+            if saved.get(name) != own.get(name):
+                rule = f"be saved with {name}={own.get(name)!r}"
+                raise ValueError(f"`state` must {rule}, got {name}={saved.get(name)!r}.")
 
     def __repr__(self) -> str:
         names = [name for name in self._settings() if name != "kind"]
