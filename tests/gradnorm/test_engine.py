@@ -268,7 +268,7 @@ def test_parameters_behind_a_mix_of_samples_are_refused_by_name():
     model = Mixed()
     with PerSampleNorms(model) as norms:
         model(torch.randn(4, 3)).sum().backward()
-        with pytest.raises(RuntimeError, match="`linear` uses `layer.weight`, `layer.bias` where the samples cannot"):
+        with pytest.raises(RuntimeError, match="made of `layer.weight`, `layer.bias` alone"):
             norms.take()
 
 

@@ -26,6 +26,7 @@ class Origin:
         order: Then: where each dimension of the parameter is in the tensor.
         expanded_from: The tensor whose entries this one repeats.
         graph: Whose graph leads back to the parameters; None if the tensor's own does.
+        rows: The table and the index, if the tensor holds rows of a parameter.
     """
 
     leaves: tuple[Parameter, ...]
@@ -33,6 +34,7 @@ class Origin:
     order: tuple[int, ...] = ()
     expanded_from: Tensor | None = None
     graph: Any = None
+    rows: tuple[Parameter, Tensor] | None = None
 
 
 Mark = Batch | Mixed | Origin

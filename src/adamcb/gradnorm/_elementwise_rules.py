@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from adamcb.gradnorm._batch import Batch, only, split
+from adamcb.gradnorm._batch import Batch, only, rows, split
 from adamcb.gradnorm._call import Call, Origin, Use, is_in_place, is_parameter, substitute
 from adamcb.gradnorm._indexing import picked
-from adamcb.gradnorm._parts import Dense, accurate
+from adamcb.gradnorm._parts import Dense, Lookup, accurate
 
 SUMS = {"add", "__add__", "__radd__", "__iadd__", "add_"}
 _PRODUCTS = {"mul", "__mul__", "__rmul__", "multiply"}
@@ -54,6 +54,8 @@ def spread(call: Call, target: Tensor, local: Callable[[Tensor], Tensor], place:
     """
     origin = call.origin(target)
     base = target
+    if origin is not None and origin.rows is not None:
+        return _spread_rows(call, target, origin.rows, local, place)
     if origin is not None and origin.expanded_from is not None:
         base = origin.expanded_from
         origin = None if is_parameter(base) else Origin(origin.leaves)
@@ -65,12 +67,39 @@ def spread(call: Call, target: Tensor, local: Callable[[Tensor], Tensor], place:
         if at >= 0 and base.shape[at] > 1:  # the tensor has rows of its own for the samples
             total, mine = gradients.sum_to_size(base.shape), batch._replace(dim=at)
             return Dense(torch.stack([only(total, mine, sample) for sample in range(batch.size)]))
-        parts = split(gradients, batch)
-        lead = parts.dim() - base.dim()
-        dropped = [dim for dim in range(1, parts.dim()) if dim < lead or base.shape[dim - lead] == 1]
-        return Dense((parts.sum(dropped) if dropped else parts).reshape(-1, *base.shape))
+        return Dense(_summed(gradients, batch, base))
 
     return Use(base, part, origin=origin)
+
+
+def _summed(gradients: Tensor, batch: Batch, base: Tensor) -> Tensor:
+    """Return [K, *base.shape]: local gradients, summed over the dimensions along which `base` was broadcast."""
+    parts = split(gradients, batch)
+    lead = parts.dim() - base.dim()
+    dropped = [dim for dim in range(1, parts.dim()) if dim < lead or base.shape[dim - lead] == 1]
+    return (parts.sum(dropped) if dropped else parts).reshape(-1, *base.shape)
+
+
+def _spread_rows(
+    call: Call, target: Tensor, rows_of: tuple[Any, Tensor], local: Callable[[Tensor], Tensor], place: Batch | None
+) -> Use:
+    """Return the use of rows of a table, read once for all samples or row by row: position embeddings, say."""
+    table, index = rows_of
+
+    def part(grad: Tensor) -> Lookup:
+        batch = place or call.out
+        gradients = accurate(local(grad))
+        at = batch.dim - (gradients.dim() - target.dim())
+        if at < 0 or target.shape[at] == 1:
+            values = _summed(gradients, batch, target)
+            indices = index.reshape(1, -1).expand(batch.size, -1)
+        else:
+            mine = batch._replace(dim=at)
+            values = rows(gradients.sum_to_size(target.shape), mine)
+            indices = rows(index.unsqueeze(-1), mine).squeeze(-1)
+        return Lookup(indices, values.reshape(*indices.shape, -1), table.shape)
+
+    return Use(table, part)
 
 
 def expand_as(call: Call, input: Tensor, other: Tensor) -> list[Use] | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -80,8 +81,27 @@ def batch_norm(
     eps: float = 1e-5,
 ) -> list[Use] | None:
     """Σₜ gₜ x̂ₜ and Σₜ gₜ, by channel; x̂ from the batch in training, from the running averages in evaluation."""
-    mean, var = (None, None) if training else (running_mean, running_var)
-    return _affine(call, input, weight, bias, lambda x: F.batch_norm(x, mean, var, training=training, eps=eps), None)
+    batch = call.batch(input)
+    if batch is None or batch.dim != 0:
+        return None
+    x = input.detach()
+
+    def sums(product: Tensor) -> Tensor:
+        parts = split(product, call.out)
+        return parts.sum([dim for dim in range(1, parts.dim()) if dim != 2])
+
+    def scale(grad: Tensor) -> Dense:
+        # Σ g·(x − mean)/√var without a second pass of the layer: the mean goes in behind the sums.
+        wide, grad = accurate(x), accurate(grad)
+        if training or running_mean is None or running_var is None:
+            dims = [dim for dim in range(wide.dim()) if dim != 1]
+            var, mean = torch.var_mean(wide, dims, correction=0)
+        else:
+            mean, var = accurate(running_mean), accurate(running_var)
+        return Dense((sums(grad * wide) - mean * sums(grad)) * (var + eps).rsqrt())
+
+    uses = [] if weight is None else [Use(weight, scale)]
+    return uses if bias is None else [*uses, Use(bias, lambda grad: Dense(sums(accurate(grad))))]
 
 
 def _affine(

@@ -211,11 +211,13 @@ class Outer:
         """Return the batch gradient and float[K] from gradients formed once, a few samples at a time."""
         size = math.prod(self.shape)
         step = max(1, CHUNK // size)
-        total, norms = self.left.new_zeros(size), []
+        total, norms = None, []
         for left, right in zip(self.left.split(step), self.right.split(step), strict=True):
             formed = torch.matmul(left.transpose(2, 3), right).flatten(1)
             norms.append(squares(formed))
-            total += formed[0] if len(formed) == 1 else formed.sum(0)
+            piece = formed[0] if len(formed) == 1 else formed.sum(0)
+            total = piece if total is None else total.add_(piece)
+        total = self.left.new_zeros(size) if total is None else total
         shape = (1, self.left.shape[1], self.left.shape[3], self.right.shape[3])
         return self._ordered(total.view(shape))[0], torch.cat(norms)
 

@@ -255,7 +255,12 @@ class Tracer(TorchFunctionMode):
             detached = self._again and call.name == "detach"  # a checkpoint's argument: its graph is the argument's
             graph = call.marks[id(source)].graph if id(source) in call.marks and not detached else source
             mark = Origin(
-                leaves, source if order else None, order, source if expanded else None, graph if detached else None
+                leaves,
+                source if order else None,
+                order,
+                source if expanded else None,
+                graph if detached else None,
+                _rows(call, result),
             )
             self.mark(result, mark)
             if result.grad_fn is not None:
@@ -395,6 +400,15 @@ def _order(source: Tensor, result: Tensor) -> tuple[int, ...]:
     if len(set(strides)) < len(strides) or result.stride() == strides or sorted(strides) != sorted(result.stride()):
         return ()
     return tuple(result.stride().index(stride) for stride in strides)
+
+
+def _rows(call: Call, result: Tensor) -> tuple[Any, Tensor] | None:
+    """Return the table and the index, if the result is a plain look-up in a parameter."""
+    if call.name != "embedding" or call.kwargs or not is_parameter(call.args[1]):
+        return None
+    padding, max_norm, _, by_frequency = (*call.args[2:], None, None, None, False)[:4]
+    plain = padding in (None, -1) and max_norm is None and not by_frequency
+    return (call.args[1], call.args[0]) if plain and result.requires_grad else None
 
 
 def _broadcasts(source: Any, result: Tensor) -> bool:
