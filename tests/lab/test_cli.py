@@ -65,7 +65,9 @@ def test_compare_writes_every_file_of_the_result_folder(small):
         assert "AdamCB" in (out / f"{name}.svg").read_text()
     assert "| Adam |" in (out / "summary.md").read_text()
     assert "AdamCB" in printed
-    assert printed.endswith(f"report: {out / 'report.html'}\n")
+    words = json.loads((out / "config.json").read_text())["verdict"]
+    assert words.startswith("AdamCB ")
+    assert printed.endswith(f"report: {out / 'report.html'}\n{words}\n")
     assert "AdamCB" in (out / "report.html").read_text()
     leftovers = [path for path in out.rglob("*") if ".unfinished-" in path.name or path.suffix in (".tmp", ".pt")]
     assert leftovers == []

@@ -234,7 +234,7 @@ def test_every_step_has_the_learning_rate_of_its_schedule(schedule, factors, dat
     assert seen == pytest.approx([0.01 * factor for factor in factors])
 
 
-@pytest.mark.parametrize("exploration", [None, 0.5])
+@pytest.mark.parametrize("exploration", [None, 1.0])
 def test_the_method_adamcb_is_adamcb_as_it_comes(exploration, data):
     """From the same parameters and random numbers, `AdamCB` and the lab's method make the same steps."""
     task = image_task(data, "mlp")
