@@ -45,7 +45,7 @@ PAIRS = ("mnist", "nanogpt", "gradscaler", "accelerate_loop")
 def test_two_changed_lines_are_all(name):
     plain, ours = lines_of(f"{name}_plain.py"), lines_of(f"{name}.py")
     code = [[line for line in lines if not line.startswith(("import ", "from "))] for lines in (plain, ours)]
-    changes = [op for op in difflib.SequenceMatcher(None, *code).get_opcodes() if op[0] != "equal"]
+    changes = [op for op in difflib.SequenceMatcher(None, code[0], code[1]).get_opcodes() if op[0] != "equal"]
     assert [(op[0], op[2] - op[1], op[4] - op[3]) for op in changes] == [("replace", 1, 1)] * 2
     new = [line for *_, j1, j2 in changes for line in code[1][j1:j2]]
     assert new == [line for line in ours if line.endswith("# adamcb")]

@@ -6,16 +6,15 @@ from typing import Any
 
 import numpy as np
 
-from adamcb.selection import Draw, ShardedSelection
+from adamcb.selection import Draw, Selection, ShardedSelection
 
 
-class Stratified:
+class Stratified(Selection):
     """W shards in one process. Row r + j·W of a batch is row j of shard r: what W ranks make of a whole draw."""
 
     def __init__(self, shards: list[ShardedSelection]) -> None:
+        super().__init__(shards[0].num_samples, sum(shard.batch_size for shard in shards))
         self.shards = shards
-        self.num_samples = shards[0].num_samples
-        self.batch_size = sum(shard.batch_size for shard in shards)
 
     def draw(self) -> Draw:
         draws = [shard.draw() for shard in self.shards]
@@ -26,11 +25,11 @@ class Stratified:
         )
         return Draw(indices, probs, weights, origin=0).frozen()
 
-    def update(self, draw: Draw, norms: Any) -> None:
+    def update(self, draw: Draw, scores: Any) -> None:
         for rank, shard in enumerate(self.shards):
             rows = slice(rank, None, len(self.shards))
             own = Draw(draw.indices[rows], draw.probs[rows], draw.loss_weights[rows], self._origins[rank])
-            shard.update(own, np.asarray(norms)[rows])
+            shard.update(own, np.asarray(scores)[rows])
 
     def inclusion_probs(self) -> np.ndarray:
         return np.sum([shard.inclusion_probs() for shard in self.shards], axis=0)

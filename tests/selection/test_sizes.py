@@ -24,9 +24,9 @@ from adamcb.selection._sizes import BatchSizes, size_ladder
     ],
 )
 def test_a_ladder_is_short_and_goes_from_end_to_end_in_multiples(smallest, largest, multiple):
-    ladder = size_ladder(smallest, largest, multiple=multiple)
+    ladder = list(size_ladder(smallest, largest, multiple=multiple))
     assert len(ladder) <= 13
-    assert list(ladder) == sorted(set(ladder))
+    assert ladder == sorted(set(ladder))
     assert ladder[-1] == largest
     assert smallest <= ladder[0] < smallest + multiple
     assert all(size % multiple == 0 for size in ladder)

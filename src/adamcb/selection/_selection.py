@@ -173,16 +173,16 @@ class Selection:
 
     def _check_state(self, state: Any) -> None:
         """Raise unless `state` can be loaded. Override it to add checks of what `_learned` saves."""
-        keys = ("settings", "origin", "generator", *self._learned())
-        if not isinstance(state, dict) or not set(keys) <= set(state):
-            got = f"the keys {', '.join(map(str, state))}" if isinstance(state, dict) else type(state).__name__
-            raise ValueError(f"`state` must be a dict with the keys {', '.join(keys)}, got {got}.")
-        settings = state["settings"] if isinstance(state["settings"], dict) else {}
+        settings = state.get("settings") if isinstance(state, dict) else None
         own = self._settings()
-        for name in {**own, **settings}:
+        for name in {**own, **settings} if isinstance(settings, dict) else ():  # first: it tells what is wrong best
             saved, value = settings.get(name), own.get(name)
             if saved != value:
                 raise ValueError(f"`state` must be saved with {name}={value!r}, got {name}={saved!r}.")
+        keys = ("settings", "origin", "generator", *self._learned())
+        if not isinstance(settings, dict) or not set(keys) <= set(state):
+            got = f"the keys {', '.join(map(str, state))}" if isinstance(state, dict) else type(state).__name__
+            raise ValueError(f"`state` must be a dict with the keys {', '.join(keys)}, got {got}.")
         _checks.integer("state['origin']", state["origin"], low=0)
         try:
             torch.Generator().set_state(state["generator"])

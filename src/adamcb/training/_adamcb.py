@@ -77,7 +77,8 @@ class AdamCB(AdaptiveLoader):
         """
         if len(self.optimizers) > 1:
             raise AttributeError(f"There are {len(self.optimizers)} optimizers: use `optimizers`.")
-        return self.optimizers[0]
+        (only,) = self.optimizers
+        return only
 
     def __iter__(self) -> Iterator[SelectedBatch]:
         """Yield one epoch of batches, or what is left of it after a checkpoint was loaded."""
