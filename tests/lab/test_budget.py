@@ -133,7 +133,8 @@ def test_rows_are_appended_and_not_run_again(tmp_path, monkeypatch, capsys):
     assert [(order.seed, order.lr) for order in done[20:23]] == [(HELD_OUT, lr) for lr in (3e-4, 1e-3, 3e-3)]
     found = read_csv(rows)
     assert len(found) == len(done) == len({tuple(row.values()) for row in found})
-    assert (found[0]["method"], found[0]["seed"], found[0]["samples"], found[0]["lr"]) == ("adam", 0, 100, 1e-3)
+    first = next(row for row in found if row["method"] == "adam")
+    assert (first["seed"] in (0, 1), first["samples"], first["lr"]) == (True, 100, 1e-3)
     page = (tmp_path / "evidence" / "budget.md").read_text()
     assert "| 50 % | InfoBatch | 2 | 0.50 [0.50, 0.50] | 0.50 [0.50, 0.50] | 0.50 [0.50, 0.50] |" in page
     assert (tmp_path / "evidence" / "budget.png").is_file()

@@ -274,9 +274,9 @@ def add_options(
         parser.add_argument(option_of(name), dest=name, default=preset, help=text, **shape)
 
 
-def given_options(parsed: argparse.Namespace) -> dict[str, Any]:
-    """Return the fields of an experiment that `parsed` has a value for."""
-    found = {name: getattr(parsed, name, None) for name in OPTIONS}
+def given_options(parsed: argparse.Namespace, names: Sequence[str] = tuple(OPTIONS)) -> dict[str, Any]:
+    """Return the fields of an experiment, of those in `names`, that `parsed` has a value for."""
+    found = {name: getattr(parsed, name, None) for name in names}
     return {
         name: tuple(value) if isinstance(value, list) else value for name, value in found.items() if value is not None
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -35,15 +34,8 @@ def run_benchmarks(names: Sequence[str], options: Sequence[str]) -> int:
     for module in modules:
         if module not in present:
             print(f"adamcb: {root / 'benchmarks'} has no benchmark {module}; going on.", file=sys.stderr)
-    # Some benchmarks import their neighbors by bare name.
-    search = os.pathsep.join(filter(None, [str(root / "benchmarks"), os.environ.get("PYTHONPATH", "")]))
     codes = [
-        subprocess.run(
-            [sys.executable, "-m", f"benchmarks.{module}", *options],
-            cwd=root,
-            env={**os.environ, "PYTHONPATH": search},
-            check=False,
-        ).returncode
+        subprocess.run([sys.executable, "-m", f"benchmarks.{module}", *options], cwd=root, check=False).returncode
         for module in present
     ]
     return next((code for code in codes if code != 0), 0)

@@ -196,18 +196,19 @@ def prepare(
             # Our own models are only sized up.
             with torch.random.fork_rng(), torch.device("meta"):
                 task.model()
+        else:
+            check_task(task, experiment.device)
         config = experiment.as_config(task, options.notes)
     except (ValueError, TypeError, OSError) as error:
         raise LabError(str(error)) from error
     if config["batch_size"] >= len(task.train):
-        raise LabError(f"`--batch-size` must be below the {len(task.train)} samples, got {config['batch_size']}.")
+        size = config["batch_size"]
+        raise LabError(f"`--batch-size` must be below the {len(task.train)} training samples, got {size}.")
     for method in experiment.resolve_methods():
         if "scorer" in method.needs and not task.is_plain:
             raise LabError(
                 f"`--method` {method.name} needs the logits of a classifier, and {task.name} has its own loss."
             )
-    if experiment.task is not None or ":" in experiment.model:
-        check_task(task, experiment.device)
     for note in options.notes:
         console.print(note, markup=False, highlight=False, soft_wrap=True)
     return task, config

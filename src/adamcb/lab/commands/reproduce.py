@@ -147,8 +147,7 @@ def _experiments(figure: PaperFigure, chosen: argparse.Namespace) -> list[Experi
 
 def _scale(figure: PaperFigure, chosen: argparse.Namespace) -> Scale:
     scale = figure.quick if chosen.scale == "quick" else Scale()
-    names = {each.name for each in fields(Scale)}
-    return replace(scale, **{name: value for name, value in given_options(chosen).items() if name in names})
+    return replace(scale, **given_options(chosen, [each.name for each in fields(Scale)]))
 
 
 def _notes(experiment: Experiment) -> tuple[str, ...]:

@@ -89,7 +89,7 @@ def main(arguments: Sequence[str]) -> int:
 def _experiments(options: argparse.Namespace, methods: tuple[str, ...]) -> Iterator[tuple[Path, Experiment]]:
     """Yield the folder and the experiment of every task under every condition."""
     noise = options.label_noise or None
-    shared = {**given_options(options), "methods": methods, "label_noise": noise}
+    shared = {**given_options(options, SHARED), "methods": methods, "label_noise": noise}
     for schedule in options.schedule or ("constant", "cosine"):
         condition = schedule if noise is None else f"{schedule}-noise{noise:g}"
         for name in options.task or TASKS:

@@ -22,7 +22,7 @@ COUNTS = ("seed", "epoch", "epochs", "step", "steps", "samples", "num_samples", 
 QUANTILES = {"prob_min": 0.0, "prob_q10": 0.1, "prob_q50": 0.5, "prob_q90": 0.9, "prob_q99": 0.99, "prob_max": 1.0}
 METER_READINGS = ("second_moment", "effective_sample_size", "coverage", "largest_weight")
 READINGS = (*METER_READINGS, *QUANTILES)
-SELECTION_COLUMNS = ("method", "seed", "epoch", "step", *READINGS)
+SELECTION_COLUMNS = ("method", "seed", "epoch", "step", *READINGS, "samples")
 # What is known of the samples that a run chose most often.
 PICTURE_FIELDS = ("index", "count", "label", "prediction", "loss", "image")
 
@@ -81,4 +81,4 @@ def measures_of(config: Mapping[str, Any]) -> list[Measure]:
 def result_columns(config: Mapping[str, Any]) -> list[str]:
     """Return the columns of results.csv."""
     names = [measure.name for measure in measures_of(config)]
-    return ["method", "seed", "epoch", "step", "seconds", *names, "samples"]
+    return ["method", "seed", "epoch", "step", "seconds", *names]

@@ -198,7 +198,8 @@ class Run:
             self._look()
             return
         self.results.append(row)
-        self.selection.append({"epoch": row["epoch"], "step": self.step, **self.watch.read(self.trainer.selection)})
+        readings = {**self.watch.read(self.trainer.selection), "samples": row["samples"]}
+        self.selection.append({"epoch": row["epoch"], "step": self.step, **readings})
         self._loss = row["train_loss"]
         self._look(row)
 

@@ -58,7 +58,11 @@ def title(name: str) -> str:
 
 def is_percent(name: str, measures: list[Measure]) -> bool:
     """Return whether readers see a column in percent."""
-    return any(measure.percent for measure in measures if name.endswith(measure.name))
+    return any(measure.percent for measure in measures if _holds(name, measure))
+
+
+def _holds(name: str, measure: Measure) -> bool:
+    return name.removesuffix("_mean").endswith(measure.name)
 
 
 def _column(name: str, texts: list[str], deviations: list[str] | None, measures: list[Measure]) -> list[Cell]:
@@ -84,7 +88,7 @@ def _best(name: str, values: list[float], measures: list[Measure]) -> float | No
     finite = [value for value in values if math.isfinite(value)]
     if len(set(finite)) < 2:
         return None
-    measure = next((measure for measure in measures if name.endswith(measure.name)), None)
+    measure = next((measure for measure in measures if _holds(name, measure)), None)
     if measure is not None:
         return measure.best(finite)
     return min(finite) if any(word in name for word in ("seconds", "steps", "samples")) else None
