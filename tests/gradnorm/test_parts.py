@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -135,7 +136,7 @@ def test_layout_follows_an_operation(name, samples):
     tracer.mark_inputs(owner)
     with tracer:
         result = VIEWS[name](owner)
-    batch = tracer.mark_of(result)
+    batch: Any = tracer.mark_of(result)
     scale = 4.0 if name == "sum" else 1.0  # a sum over four positions
     for sample, part in enumerate(split(result, batch)):
         assert torch.equal(part, torch.full_like(part, sample * scale))

@@ -10,7 +10,7 @@ from adamcb.lab.commands import cli
 from adamcb.lab.commands.cli import main
 from adamcb.lab.experiment import Experiment
 from adamcb.lab.results import ResultFolder
-from adamcb.lab.tasks.datasets import load_dataset
+from adamcb.lab.tasks.load import load_image_task
 from tests.lab.commands import processes_of_group, read_rows, run, start, wait_until
 
 # Long enough to be caught in the middle.
@@ -67,7 +67,8 @@ def test_ctrl_c_ends_cleanly_and_the_same_command_goes_on(undisturbed, tmp_path)
 
 def test_two_commands_do_not_write_to_one_folder(tmp_path, capsys):
     experiment = Experiment(methods=("adam",), seeds=1, epochs=2)
-    config = experiment.as_config(load_dataset("digits"), [])
+    task = load_image_task("digits", "mlp", fraction=1.0, label_noise=None, data_dir=None)
+    config = experiment.as_config(task)
     folder = ResultFolder(tmp_path, config)
     try:
         options = ["--method", "adam", "--seeds", "1", "--epochs", "2", "--out", str(tmp_path)]

@@ -69,7 +69,7 @@ class Patches:
         pixels = torch.einsum("kmgc...,c->kmg...", inputs.unflatten(2, (groups, -1)), second)
         results = torch.einsum("kmgo...,go->kmg...", grads.unflatten(2, (groups, -1)), first.view(groups, -1))
         kernel = functools.reduce(torch.kron, sides).view(1, 1, *self.window.kernel)
-        convolve = (F.conv1d, F.conv2d, F.conv3d)[space - 1]
+        convolve: Any = (F.conv1d, F.conv2d, F.conv3d)[space - 1]
         options = {"stride": self.window.stride, "padding": self.window.padding, "dilation": self.window.dilation}
         windows = convolve(pixels.flatten(0, 2).unsqueeze(1), kernel, **options).squeeze(1)
         windows = windows[tuple(slice(size) for size in (None, *results.shape[3:]))]

@@ -49,6 +49,8 @@ def indexed(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | No
 
     if source is not call.args[0] and source is not values:
         return _of_index(call, source, batch, out)
+    args: Any
+    owners: Any
     try:
         args, kwargs = substitute((call.args, call.kwargs), numbers)
         args = (*args[:-1], -1) if constant else args
@@ -99,7 +101,8 @@ def added_at(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | N
     mine = batch if source is values else call.batch(values)
     if mine is None or (into is not None and (into.dim != where or mine.dim != where)):
         same = into is None or mine is None or (into.dim == mine.dim and into.agrees(mine))
-        return (into or mine) if same and (into or mine).dim != where else None
+        either = into or mine
+        return either if same and either is not None and either.dim != where else None
     if mine.dim != where or mine.size != size:
         return mine if mine.dim != where else None
     owner = mine.owner(values.shape[where]).to(index.device)

@@ -166,7 +166,7 @@ def joined(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | Non
     tensors = call.argument(0, "tensors")
     if dim_of(call, 1, 0) % source.dim() != batch.dim:
         return batch
-    batches = [call.batch(tensor) for tensor in tensors]
+    batches: list[Any] = [call.batch(tensor) for tensor in tensors]
     if all(other is not None and other.agrees(batch) for other in batches):
         if all(t.shape[batch.dim] == source.shape[batch.dim] for t in tensors) and batch.owners is None:
             return batch

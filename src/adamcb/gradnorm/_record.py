@@ -187,7 +187,7 @@ def pull_back(tensor: Any, origin: Origin, gradients: Tensor) -> list[tuple[Para
     """Return the K gradients of each parameter that `tensor` was made of, from those of `tensor`."""
     if tensor is not None:
         gradients = gradients.to(tensor.dtype).reshape(-1, *tensor.shape)
-    output = tensor if origin.graph is None else origin.graph
+    output: Any = tensor if origin.graph is None else origin.graph
     options = {"retain_graph": True, "allow_unused": True}
     with unheard():
         try:

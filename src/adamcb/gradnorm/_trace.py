@@ -306,7 +306,7 @@ class Tracer(TorchFunctionMode):
             return
         targets: list[tuple[int, Any, Origin]] = []
         for place, (child, number) in enumerate(node.next_functions):
-            leaf = getattr(child, "variable", None)
+            leaf: Any = getattr(child, "variable", None)
             if trains(leaf):
                 targets.append((place, leaf, Origin((leaf,))))
             elif child in self._made:

@@ -77,8 +77,7 @@ class AdamCB(AdaptiveLoader):
         """
         if len(self.optimizers) > 1:
             raise AttributeError(f"There are {len(self.optimizers)} optimizers: use `optimizers`.")
-        (only,) = self.optimizers
-        return only
+        return next(iter(self.optimizers))
 
     def __iter__(self) -> Iterator[SelectedBatch]:
         """Yield one epoch of batches, or what is left of it after a checkpoint was loaded."""
