@@ -20,6 +20,7 @@ from tests.gradnorm.checking import check, randomize, weights_for
 from tests.gradnorm.test_uses import Formula, numbers
 from tests.reference.gradnorm import norms_by_backward, norms_one_by_one, wave
 
+DIMS: Any = ([1], [1])
 K, T, D = 4, 3, 5
 
 
@@ -165,7 +166,7 @@ RIGHT: dict[str, tuple[Callable, dict]] = {
     "samples as a matrix's columns": (lambda m, x: F.linear(m.a, m.layer(x[:, 0])).t(), {"a": (K, D)}),
     "matrix on the left": (lambda m, x: (m.a @ m.layer(x[:, 0]).t()).t(), {"a": (K, D)}),
     "matrix on the left, sequences": (lambda m, x: m.head(m.a @ m.layer(x)), {"a": (K, T)}),
-    "tensordot": (lambda m, x: torch.tensordot(m.a, m.layer(x[:, 0]), dims=[[1], [1]]).t(), {"a": (K, D)}),
+    "tensordot": (lambda m, x: torch.tensordot(m.a, m.layer(x[:, 0]), DIMS).t(), {"a": (K, D)}),
     "distances": (lambda m, x: torch.cdist(m.a, m.layer(x[:, 0])).t(), {"a": (K, D)}),
     "flipped and back": (lambda m, x: m.head(m.layer(x).flip(0)).flip(0), {}),
     "flipped": (lambda m, x: m.head(m.layer(x.flip(0))).flip(0), {}),

@@ -35,19 +35,20 @@ def moved_along(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch 
 
 def indexed(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
     """Entries are picked, or put, by an index. Constants, and what is made of parameters, belong to nobody."""
-    values = call.args[-1] if call.name in _WRITES and len(call.args) > 1 else None
+    given: Any = call.args
+    values = given[-1] if call.name in _WRITES and len(given) > 1 else None
     values = call.kwargs.get("src", call.kwargs.get("source", values))
     constant = call.name in _WRITES and not isinstance(values, Tensor)
 
     def numbers(tensor: Tensor) -> Tensor:
-        if tensor is not call.args[0] and tensor is not values:
+        if tensor is not given[0] and tensor is not values:
             return tensor
         mark = call.batch(tensor)
         if mark is None or mark.size != batch.size:
             return torch.full(tensor.shape, -1, device=tensor.device)
         return spread_owners(tensor, mark)
 
-    if source is not call.args[0] and source is not values:
+    if source is not given[0] and source is not values:
         return _of_index(call, source, batch, out)
     args: Any
     owners: Any
@@ -59,10 +60,10 @@ def indexed(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | No
     except (RuntimeError, TypeError, ValueError, IndexError):
         return None
     owners = owners if isinstance(owners, Tensor) else args[0]  # `__setitem__` returns nothing
-    before = call.batch(call.args[0])
-    if call.name in _WRITES and before is not None and owners.shape == call.args[0].shape:
+    before = call.batch(given[0])
+    if call.name in _WRITES and before is not None and owners.shape == given[0].shape:
         # Constants that are written over a sample's entries belong to the sample.
-        owners = torch.where(owners < 0, spread_owners(call.args[0], before), owners)
+        owners = torch.where(owners < 0, spread_owners(given[0], before), owners)
     return find_owners(owners, batch.size, prefer=batch.dim) if owners.shape == out.shape else None
 
 
