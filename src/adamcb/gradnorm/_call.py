@@ -27,6 +27,7 @@ class Origin:
         expanded_from: The tensor whose entries this one repeats.
         graph: Whose graph leads back to the parameters; None if the tensor's own does.
         rows: The table and the index, if the tensor holds rows of a parameter.
+        tiled_from: The tensor of which this one holds copies, one behind the other along the first dimension.
     """
 
     leaves: tuple[Parameter, ...]
@@ -35,6 +36,7 @@ class Origin:
     expanded_from: Tensor | None = None
     graph: Any = None
     rows: tuple[Parameter, Tensor] | None = None
+    tiled_from: Tensor | None = None
 
 
 Mark = Batch | Mixed | Origin
