@@ -145,17 +145,15 @@ def tensors_in(value: Any) -> Sequence[Tensor]:
     """Return the tensors in nested tuples, lists, dictionaries, other mappings and dataclasses."""
     if isinstance(value, Tensor):
         return (value,)
-    if isinstance(value, Mapping):
-        value = value.values()
-    elif not isinstance(value, (tuple, list)):
-        value = _fields(value)
-    elif isinstance(value, torch.Size):
+    if isinstance(value, torch.Size):
         return ()
+    if not isinstance(value, (tuple, list)):  # asked first: whether something is a mapping takes long to tell
+        value = value.values() if isinstance(value, (dict, Mapping)) else _fields(value)
     found = []
     for item in value:
         if isinstance(item, Tensor):
             found.append(item)
-        elif not isinstance(item, (int, float, str)) and item is not None:
+        elif item is not None and not isinstance(item, (int, float, str, slice, torch.dtype, torch.device)):
             found.extend(tensors_in(item))
     return found
 

@@ -30,6 +30,7 @@ Grads = tuple[Tensor | None, ...]
 
 _EXPANSIONS = {"expand", "expand_as", "broadcast_to", "repeat"}
 _CONVERSIONS = {"to", "type_as"}
+_PIECES = {"unbind", "chunk", "split", "split_with_sizes", "tensor_split"}
 _TRANSPOSES = {"t", "T", "mT", "transpose", "permute", "swapaxes", "swapdims"}
 
 
@@ -219,8 +220,11 @@ class Tracer(TorchFunctionMode):
             if quick is not None:
                 self._marks[id(out)] = (weakref.ref(out), quick)
                 return
+        shape, mark, why = None, None, None
         for number, result in enumerate(tensors_in(out)):
-            mark, why = self._places.find(call, number, result)
+            if result.shape != shape or call.name not in _PIECES:  # pieces of one size hold the samples alike
+                shape = result.shape
+                mark, why = self._places.find(call, number, result)
             if mark is None:
                 self._marks.pop(id(result), None)
                 continue
