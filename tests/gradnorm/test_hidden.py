@@ -197,6 +197,22 @@ RIGHT: dict[str, tuple[Callable, dict]] = {
         lambda m, x: torch.baddbmm(m.b, m.layer(x), m.a.expand(len(x), D, 2)),
         {"a": (1, D, 2), "b": (1, T, 2)},
     ),
+    "tiled matrices": (
+        lambda m, x: torch.bmm(_heads(m.layer(x)), m.a.repeat(len(x), 1, 1).transpose(1, 2)).view(len(x), 5, T, 2),
+        {"a": (5, 2, 1)},
+    ),
+    "relative positions": (
+        lambda m, x: F.scaled_dot_product_attention(m.layer(x), x, x, attn_mask=(2 * m.a).expand(len(x), T, T)),
+        {"a": (T, T)},
+    ),
+    "relative positions, once for all": (
+        lambda m, x: F.scaled_dot_product_attention(m.layer(x), x, m.head(x), attn_mask=m.a, scale=0.3),
+        {"a": (T, T)},
+    ),
+    "rows of constants": (
+        lambda m, x: m.layer(x) + F.embedding(torch.arange(T), m.a) + F.embedding(torch.zeros(x.shape[:2]).long(), m.a),
+        {"a": (6, D)},
+    ),
     "einsum in heads": (lambda m, x: torch.einsum("bti,hid->bhtd", m.layer(x), m.a), {"a": (2, D, 3)}),
     "einsum by position": (lambda m, x: torch.einsum("bti,tio->bto", m.layer(x), m.a), {"a": (T, D, 2)}),
     "einsum with an ellipsis": (lambda m, x: torch.einsum("...i,oi->...o", m.layer(x), m.a), {"a": (2, D)}),
@@ -204,6 +220,11 @@ RIGHT: dict[str, tuple[Callable, dict]] = {
     "lstm cell": (lambda m, x: _cells(m, x), {}),
     "unknown operation": (lambda m, x: m.head(torch.special.log_ndtr(m.layer(x))), {}),
 }
+
+
+def _heads(h: Tensor) -> Tensor:
+    """Fold five heads of width one into the batch."""
+    return h.unflatten(2, (5, 1)).transpose(1, 2).reshape(-1, T, 1)
 
 
 def _turn(x: Tensor) -> Tensor:

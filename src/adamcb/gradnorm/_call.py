@@ -27,6 +27,7 @@ class Origin:
         expanded_from: The tensor whose entries this one repeats.
         graph: Whose graph leads back to the parameters; None if the tensor's own does.
         rows: The table and the index, if the tensor holds rows of a parameter.
+        tiled_from: The tensor of which this one holds copies, one behind the other along the first dimension.
     """
 
     leaves: tuple[Parameter, ...]
@@ -35,6 +36,7 @@ class Origin:
     expanded_from: Tensor | None = None
     graph: Any = None
     rows: tuple[Parameter, Tensor] | None = None
+    tiled_from: Tensor | None = None
 
 
 Mark = Batch | Mixed | Origin
@@ -143,17 +145,15 @@ def tensors_in(value: Any) -> Sequence[Tensor]:
     """Return the tensors in nested tuples, lists, dictionaries, other mappings and dataclasses."""
     if isinstance(value, Tensor):
         return (value,)
-    if isinstance(value, Mapping):
-        value = value.values()
-    elif not isinstance(value, (tuple, list)):
-        value = _fields(value)
-    elif isinstance(value, torch.Size):
+    if isinstance(value, torch.Size):
         return ()
+    if not isinstance(value, (tuple, list)):  # asked first: whether something is a mapping takes long to tell
+        value = value.values() if isinstance(value, (dict, Mapping)) else _fields(value)
     found = []
     for item in value:
         if isinstance(item, Tensor):
             found.append(item)
-        elif not isinstance(item, (int, float, str)) and item is not None:
+        elif item is not None and not isinstance(item, (int, float, str, slice, torch.dtype, torch.device)):
             found.extend(tensors_in(item))
     return found
 

@@ -34,7 +34,7 @@ _ADVICE = (
 class Schedule:
     """Says which forward passes are checked.
 
-    "auto" checks the first three, then new shapes of inputs as long as checks are rarer than one in fifty passes, and
+    "auto" checks the first three, then new shapes of inputs as long as checks are rarer than one in a hundred passes, and
     every five hundredth. After a check that failed it checks until one succeeds.
 
     Args:
@@ -55,7 +55,7 @@ class Schedule:
         new = shapes not in self._seen
         if new and len(self._seen) < 10_000:
             self._seen.add(shapes)
-        affordable = self._checks < 3 + self._passes // 50
+        affordable = self._checks < 3 + self._passes // 100
         return self._failed or self._checks < 3 or (new and affordable) or self._passes - self._last >= 500
 
     def report(self, *, failed: bool) -> None:

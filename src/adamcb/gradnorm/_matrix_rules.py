@@ -100,6 +100,32 @@ def grouped_mm(
     return [Use(weight, part)]
 
 
+def attention(
+    call: Call,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> list[Use] | None:
+    """P∘(g·vᵀ − Σ P∘(g·vᵀ)) for what is added to the scores: relative positions. P are the attention weights."""
+    alone = call.parametric(attn_mask) and not any(call.parametric(each) for each in (query, key, value))
+    if attn_mask is None or not alone or dropout_p or is_causal or enable_gqa:
+        return None
+    q, k, v, mask = (accurate(each.detach()) for each in (query, key, value, attn_mask))
+    factor = q.shape[-1] ** -0.5 if scale is None else scale
+
+    def local(grad: Tensor) -> Tensor:
+        weights = torch.softmax(q @ k.transpose(-2, -1) * factor + mask, -1)
+        slopes = weights * (accurate(grad) @ v.transpose(-2, -1))
+        return slopes - weights * slopes.sum(-1, keepdim=True)
+
+    return [spread(call, attn_mask, local)]
+
+
 def einsum(call: Call, equation: Any, *operands: Any) -> list[Use] | None:
     """As a matrix product, with letters in place of dimensions."""
     if len(operands) == 1 and isinstance(operands[0], (tuple, list)):
@@ -127,8 +153,12 @@ def contraction(call: Call, operands: Sequence[Tensor], letters: Sequence[list],
     if origin is not None and origin.expanded_from is not None:
         base = origin.expanded_from
         origin = None if is_parameter(base) else Origin(origin.leaves)
+    tiled = origin is not None and origin.tiled_from is not None and _is_tile(origin.tiled_from, batch, x)
+    if tiled and origin is not None:
+        base = origin.tiled_from
+        origin = None if is_parameter(base) else Origin(origin.leaves)
     mine, theirs = letters[places[0]][target.dim() - base.dim() :], letters[1 - places[0]]
-    form = _Form.of(mine, base.shape, theirs, x.shape, result, batch)
+    form = _Form.of(mine, base.shape, theirs, x.shape, result, None if tiled else batch)
     if form is None:
         return None
     positions = x.numel() // max(1, batch.size * math.prod(form.sizes(theirs, x.shape, form.blocks + form.right)))
@@ -140,6 +170,11 @@ def contraction(call: Call, operands: Sequence[Tensor], letters: Sequence[list],
         return form.part(split(grad, call.out), split(x, batch))
 
     return [Use(base, part, forms=forms, saved=(x,), origin=origin)]
+
+
+def _is_tile(base: Tensor, batch: Batch, x: Tensor) -> bool:
+    """Tell whether each sample meets one copy of `base`, which was repeated along the first dimension."""
+    return batch.dim == 0 and batch.owners is None and batch.inner == len(base) and len(x) == batch.size * len(base)
 
 
 class _Form:
@@ -163,15 +198,15 @@ class _Form:
 
     @staticmethod
     def of(
-        mine: list, shape: Sequence[int], theirs: list, their_shape: Sequence[int], result: list, batch: Batch
+        mine: list, shape: Sequence[int], theirs: list, their_shape: Sequence[int], result: list, batch: Batch | None
     ) -> _Form | None:
         """Return the form, None if the samples, or what is broadcast, do not let it be one."""
         form = _Form(mine, shape, theirs, result)
-        sample = theirs[batch.dim]
+        apart = batch is None or (theirs[batch.dim] not in form.mine and theirs[batch.dim] in result)
         broadcast = any(name in form.mine and size == 1 for name, size in zip(theirs, their_shape, strict=True))
         lacking = any(name not in theirs for name in form.positions)
         lacking |= any(size > 1 and name not in form.mine for name, size in zip(mine, shape, strict=True))
-        return None if sample in form.mine or sample not in result or broadcast or lacking else form
+        return form if apart and not broadcast and not lacking else None
 
     def sizes(self, names: list, shape: Sequence[int], chosen: list) -> list[int]:
         """Return the sizes of some letters."""

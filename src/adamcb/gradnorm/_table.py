@@ -123,7 +123,7 @@ _ROWS: list[tuple[str, Layout, Rule | None]] = [
     ("einsum", _L.einsum, _M.einsum),
     ("tensordot", _L.tensordot, None),
     ("cdist", _L.distances, None),
-    ("scaled_dot_product_attention", _L.attention, None),
+    ("scaled_dot_product_attention", _L.attention, _M.attention),
     ("bilinear", _L.kept, None),
     ("conv1d conv2d conv3d", _L.leading, _convolution.convolution),
     ("conv_transpose1d conv_transpose2d conv_transpose3d", _L.leading, _convolution.transposed_convolution),

@@ -30,6 +30,7 @@ Grads = tuple[Tensor | None, ...]
 
 _EXPANSIONS = {"expand", "expand_as", "broadcast_to", "repeat"}
 _CONVERSIONS = {"to", "type_as"}
+_PIECES = {"unbind", "chunk", "split", "split_with_sizes", "tensor_split"}
 _TRANSPOSES = {"t", "T", "mT", "transpose", "permute", "swapaxes", "swapdims"}
 
 
@@ -219,8 +220,11 @@ class Tracer(TorchFunctionMode):
             if quick is not None:
                 self._marks[id(out)] = (weakref.ref(out), quick)
                 return
+        shape, mark, why = None, None, None
         for number, result in enumerate(tensors_in(out)):
-            mark, why = self._places.find(call, number, result)
+            if result.shape != shape or call.name not in _PIECES:  # pieces of one size hold the samples alike
+                shape = result.shape
+                mark, why = self._places.find(call, number, result)
             if mark is None:
                 self._marks.pop(id(result), None)
                 continue
@@ -261,6 +265,7 @@ class Tracer(TorchFunctionMode):
                 source if expanded else None,
                 graph if detached else None,
                 _rows(call, result),
+                _tiled(call, result),
             )
             self.mark(result, mark)
             if result.grad_fn is not None:
@@ -404,11 +409,24 @@ def _order(source: Tensor, result: Tensor) -> tuple[int, ...]:
 
 def _rows(call: Call, result: Tensor) -> tuple[Any, Tensor] | None:
     """Return the table and the index, if the result is a plain look-up in a parameter."""
-    if call.name != "embedding" or call.kwargs or not is_parameter(call.args[1]):
+    if call.name != "embedding" or len(call.args) < 2 or not is_parameter(call.args[1]):
         return None
-    padding, max_norm, _, by_frequency = (*call.args[2:], None, None, None, False)[:4]
-    plain = padding in (None, -1) and max_norm is None and not by_frequency
-    return (call.args[1], call.args[0]) if plain and result.requires_grad else None
+    padded = call.argument(2, "padding_idx") not in (None, -1)
+    changed = call.argument(3, "max_norm") is not None or call.argument(5, "scale_grad_by_freq", False)
+    return (call.args[1], call.args[0]) if result.requires_grad and not padded and not changed else None
+
+
+def _tiled(call: Call, result: Tensor) -> Tensor | None:
+    """Return the tensor of which the result holds copies along its first dimension: before or after a transpose."""
+    source: Any = call.args[0] if call.args else None
+    if call.name == "repeat":
+        base = source
+    elif call.name in _TRANSPOSES and (origin := call.origin(source)) is not None and origin.tiled_from is not None:
+        base = call.func(origin.tiled_from, *call.args[1:], **call.kwargs)
+    else:
+        return None
+    same = base.dim() == result.dim() > 1 and base.shape[1:] == result.shape[1:]
+    return base if same and 1 < base.shape[0] < result.shape[0] else None
 
 
 def _broadcasts(source: Any, result: Tensor) -> bool:
