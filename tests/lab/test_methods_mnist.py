@@ -16,13 +16,14 @@ BEHAVIOR = {
     "adam": (1.0, 1.0, None),
     "amsgrad": (1.0, 1.0, None),
     "adamx": (1.0, 1.0, None),
+    "adamx-paper": (1.0, 1.0, None),
     "adambs-original": (1.0026, 1.0036, 1.02),  # 1.0031
     "adambs": (1.0014, 1.0023, 1.02),  # 1.0018
     "adamcb-paper": (1.20, 1.27, 1.05),  # 1.234
     "adamcb-listing": (1.0003, 1.0008, 1.02),  # 1.0005
     "adamcb": (1.0, 1.0, 1.0 + 1e-9),  # in the first epoch nobody knows yet whether choosing pays
 }
-RESHUFFLED = ("adam", "amsgrad", "adamx", "adamcb")
+RESHUFFLED = ("adam", "amsgrad", "adamx", "adamx-paper", "adamcb")
 
 
 @pytest.fixture(scope="module")
