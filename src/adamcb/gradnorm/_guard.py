@@ -34,8 +34,8 @@ _ADVICE = (
 class Schedule:
     """Says which forward passes are checked.
 
-    "auto" checks the first three, then new shapes of inputs as long as checks are rarer than one in a hundred passes, and
-    every five hundredth. After a check that failed it checks until one succeeds.
+    "auto" checks the first three passes, then new shapes of inputs as long as checks are rarer than one in a hundred
+    passes, and every five hundredth pass. After a check that failed it checks until one succeeds.
 
     Args:
         check: "auto", "always" or "never".

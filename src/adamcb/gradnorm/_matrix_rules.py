@@ -147,7 +147,8 @@ def contraction(call: Call, operands: Sequence[Tensor], letters: Sequence[list],
     if len(places) != 1 or any(operand.is_complex() for operand in operands):
         return None
     target, x = operands[places[0]], operands[1 - places[0]]
-    batch, origin, base = call.batch(x), call.origin(target), target
+    batch, origin = call.batch(x), call.origin(target)
+    base: Any = target
     if batch is None:
         return None
     if origin is not None and origin.expanded_from is not None:
