@@ -117,14 +117,17 @@ class PerSampleNorms:
             )
         try:
             norms = [record.norms() for record in taken]
-            self._watcher.judge()
+            if not self._done:  # or the check has seen passes that are none of these
+                self._watcher.judge()
         finally:
             self._watcher.drop_check()
         return norms[0] if len(norms) == 1 else torch.cat(norms)
 
     def forget(self) -> None:
-        """Forget the samples that went backward since the last `take`."""
-        self._done.clear()
+        """Forget the samples that went backward since the last `take`. A check that saw them is given up."""
+        if self._done:
+            self._done.clear()
+            self._watcher.drop_check()
 
     def clear(self) -> None:
         """Forget the samples that went backward since the last `take`, and a forward pass that was interrupted."""
