@@ -3,14 +3,14 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: install run test lint format bench docs clean
+.PHONY: install run test test-slow compat compat-oldest compat-newest lint format dist bench docs clean
 .DEFAULT_GOAL := test
 
 install: .venv/.installed
 
 .venv/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(PIP) install --quiet -c constraints.txt -e '.[lab,dev,lightning,transformers]'
+	$(PIP) install --quiet -c constraints.txt -e '.[lab,dev,docs,lightning,transformers]'
 	touch $@
 
 .venv/.bench: .venv/.installed
@@ -20,20 +20,39 @@ install: .venv/.installed
 	touch $@
 
 run: install
-	$(BIN)/adamcb compare --out runs/digits
+	$(BIN)/adamcb compare --out runs/rare-events
 
+# Two cores have ten minutes of work or less; `slow` tests have as much again, and continuous integration runs both.
 test: install
 	$(BIN)/python -m pytest -q -n auto --dist loadfile
+
+test-slow: install
+	$(BIN)/python -m pytest -q -n auto --dist worksteal -m slow
+
+# The versions that we declare, in environments of their own: the oldest, and the newest that there are. A torch for CUDA
+# takes 6 GB of disk.
+compat: compat-oldest compat-newest
+
+compat-oldest compat-newest: compat-%:
+	$(PYTHON) -m venv .compat/$*
+	$(PYTHON) -m tests.compat $* >.compat/$*/constraints.txt
+	.compat/$*/bin/python -m pip install --quiet -c .compat/$*/constraints.txt -e '.[lab,dev,lightning,transformers]'
+	.compat/$*/bin/python -m pytest -q -n auto --dist loadfile
 
 lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/codespell
+	git ls-files -z | xargs -0 $(BIN)/codespell # what git ignores, such as runs/, is not ours to spell
 	$(BIN)/pyright
 
 format: install
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+
+dist: install
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist
+	$(BIN)/twine check --strict dist/*
 
 bench: .venv/.bench
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m benchmarks.selection --out docs/figures
@@ -42,8 +61,9 @@ bench: .venv/.bench
 	$(BIN)/python -m benchmarks.step
 	$(BIN)/python -m benchmarks.distributed
 
-docs: install
-	$(BIN)/python -m pytest -q tests/test_docs.py
+docs: install # runs the notebooks, then builds site/index.html
+	$(BIN)/python docs/notebooks.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 clean:
-	rm -rf .venv .pytest_cache .ruff_cache .hypothesis dist build
+	rm -rf .venv .compat .pytest_cache .ruff_cache .hypothesis dist build site

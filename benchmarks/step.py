@@ -4,6 +4,9 @@ A step is all of it: choosing the batch, fetching it, forward, backward, norms, 
 a reshuffling `DataLoader` over the same tensors in memory, and `torch.optim.Adam`. The textbook computes and sorts all
 n probabilities, rounds them by DepRound in O(n), and goes backward once for every sample.
 
+"Equal norms" is a loss whose gradients all have the same norm at the last layer, −logit of the label: choosing cannot
+help there, and the loader measures one batch in 16 only.
+
 They take turns of several steps, so that whatever else the machine does hits all of them; medians are compared.
 
     ADAMCB_DATA=... python -m benchmarks.step [--seconds 20] [--model mlp] [--batch-size 128]
@@ -30,7 +33,18 @@ TEXTBOOK = "the textbook"
 STEPS = 16  # a turn: twice AdamX's cycle of eight, so that all turns cost alike
 
 
-def plain(data: ImageData, model: torch.nn.Module, batch_size: int, **options) -> Callable[[], None]:
+def equal_norms(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Return a loss per sample whose gradient at the last layer has norm 1."""
+    return -logits.gather(1, labels[:, None]).squeeze(1)
+
+
+def cross_entropy(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(logits, labels, reduction="none")
+
+
+def plain(
+    data: ImageData, model: torch.nn.Module, batch_size: int, loss: Callable = cross_entropy, **options
+) -> Callable[[], None]:
     """Return a turn of the loop that everybody writes."""
     loader = DataLoader(data.train, batch_size=batch_size, shuffle=True, drop_last=True)
     optimizer = torch.optim.Adam(model.parameters(), **options)
@@ -39,7 +53,7 @@ def plain(data: ImageData, model: torch.nn.Module, batch_size: int, **options) -
     def turn() -> None:
         for x, y in itertools.islice(batches, STEPS):
             optimizer.zero_grad()
-            F.cross_entropy(model(x), y).backward()
+            loss(model(x), y).mean().backward()
             optimizer.step()
 
     return turn
@@ -51,12 +65,14 @@ def ours(trainer: AdamCB) -> Callable[[], None]:
 
     def turn() -> None:
         for x, y in itertools.islice(batches, STEPS):
-            trainer.step(F.cross_entropy(trainer.model(x), y, reduction="none"))
+            trainer.step(cross_entropy(trainer.model(x), y))
 
     return turn
 
 
-def own_loop(data: ImageData, model: torch.nn.Module, batch_size: int, **options) -> Callable[[], None]:
+def own_loop(
+    data: ImageData, model: torch.nn.Module, batch_size: int, loss: Callable = cross_entropy, **options
+) -> Callable[[], None]:
     """Return a turn of the loop that everybody writes, with two lines changed."""
     loader = AdaptiveLoader(model, data.train, batch_size, **options)
     optimizer = torch.optim.Adam(model.parameters(), fused=True)
@@ -65,7 +81,7 @@ def own_loop(data: ImageData, model: torch.nn.Module, batch_size: int, **options
     def turn() -> None:
         for x, y in itertools.islice(batches, STEPS):
             optimizer.zero_grad()
-            loader.weigh(F.cross_entropy(model(x), y, reduction="none")).backward()
+            loader.weigh(loss(model(x), y)).backward()
             optimizer.step()
 
     return turn
@@ -149,6 +165,10 @@ def contestants(data: ImageData, name: str, batch_size: int) -> tuple[dict[str, 
         "Adam, DataLoader": plain(data, new_model(data, name), batch_size),
         "Adam(fused=True), DataLoader": plain(data, new_model(data, name), batch_size, fused=True),
         "Adam(fused=True), AdaptiveLoader": own_loop(data, new_model(data, name), batch_size),
+        "equal norms: Adam(fused=True), DataLoader": plain(
+            data, new_model(data, name), batch_size, equal_norms, fused=True
+        ),
+        "equal norms: Adam(fused=True), AdaptiveLoader": own_loop(data, new_model(data, name), batch_size, equal_norms),
         **{title: ours(own) for title, own in trainers.items()},
         "of it, the meter's readings": readings(data, batch_size),
     }
@@ -159,20 +179,15 @@ def rows(data: ImageData, name: str, batch_size: int, seconds: float, *, with_te
     """Measure on one model and yield the rows of its table."""
     turns, trainers = contestants(data, name, batch_size)
     for turn in turns.values():
-        turn()  # compilers and caches, before the rooms are timed
-    for trainer in trainers.values():
-        trainer.meter.seconds.update(dict.fromkeys(PHASES, 0.0))
-        trainer.meter.steps = 0
+        for _ in range(5):  # compilers and caches; with equal norms, until measuring rests
+            turn()
     if with_textbook:
         turns[TEXTBOOK] = textbook(data, new_model(data, name), batch_size)
     measured = interleaved(turns, seconds=seconds)
     medians = {title: value / (1 if title == TEXTBOOK else STEPS) for title, value in measured.items()}
     base = medians["Adam, DataLoader"]
     for title, median in medians.items():
-        cells = ["–"] * len(PHASES)
-        if title in trainers:
-            spent = trainers[title].meter.seconds
-            cells = [f"{100 * spent[phase] / sum(spent.values()):.1f} %" for phase in PHASES]
+        cells = shares(turns[title], trainers[title].meter) if title in trainers else ["–"] * len(PHASES)
         yield [
             name,
             title,
@@ -180,6 +195,16 @@ def rows(data: ImageData, name: str, batch_size: int, seconds: float, *, with_te
             f"{median / base:.4f}" if median < 0.1 * base else f"{median / base:.2f}",
             *cells,
         ]
+
+
+def shares(turn: Callable[[], None], meter: Meter) -> list[str]:
+    """Return where the time of a trainer goes, without the turns of others in between."""
+    turn()
+    before = dict(meter.seconds)
+    for _ in range(20):
+        turn()
+    spent = {phase: meter.seconds[phase] - before[phase] for phase in PHASES}
+    return [f"{100 * spent[phase] / sum(spent.values()):.1f} %" for phase in PHASES]
 
 
 def main() -> None:

@@ -21,11 +21,28 @@ def test_python_in_documents_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     names: dict[str, object] = {}  # one for the page: what a block defines, the next may use
     exec(SETTING, names)
-    for block in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), flags=re.DOTALL):
+    for block in python_blocks(page.read_text(encoding="utf-8")):
         exec(compile(block, str(page), "exec"), names)
 
 
-# What the examples take for granted: a model, a dataset, a batch.
+def python_blocks(text: str) -> list[str]:
+    """Return the Python of a document. Of a `diff` it is what is left after the change."""
+    found = re.findall(r"```(python|diff)\n(.*?)```", text, flags=re.DOTALL)
+    return [block if kind == "python" else after(block) for kind, block in found]
+
+
+def after(diff: str) -> str:
+    return "".join(line[1:] for line in diff.splitlines(keepends=True) if not line.startswith("-"))
+
+
+def test_a_diff_changes_as_many_lines_as_the_readme_says():
+    [diff] = re.findall(r"```diff\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
+    removed = [line for line in diff.splitlines() if line.startswith("-")]
+    added = [line for line in diff.splitlines() if line.startswith("+") and not line.startswith("+import")]
+    assert len(removed) == len(added) == 2
+
+
+# What the examples take for granted: a model, a dataset, a batch, an optimizer.
 SETTING = """
 import torch
 import torch.nn.functional as F
@@ -33,6 +50,7 @@ from torch import nn
 model = nn.Sequential(nn.Flatten(), nn.Linear(16, 10))
 train_set = torch.utils.data.TensorDataset(torch.rand(300, 1, 4, 4), torch.arange(300) % 10)
 x, y, weights = *train_set[:8], torch.ones(8)
+optimizer = torch.optim.Adam(model.parameters())
 """
 
 

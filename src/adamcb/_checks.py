@@ -6,24 +6,65 @@ written in the direction that also rejects NaN. Arrays are never printed: their 
 
 from __future__ import annotations
 
+import difflib
 import math
 import numbers
+import os
 from collections.abc import Collection
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+import torch
+
+# More samples than any machine can hold weights for.
+MOST_SAMPLES = 10**12
+LARGEST_SEED = 2**63 - 1
+_LONGEST = 80
+_Kind = TypeVar("_Kind")
+
+
+def shown(name: str, value: Any) -> str:
+    """Return "name=value" for a message: short, and without the content of arrays."""
+    if isinstance(value, (np.ndarray, torch.Tensor)) and value.ndim:
+        return f"{name} of type {type(value).__name__} and shape {tuple(value.shape)}"
+    if isinstance(value, int) and value.bit_length() > 4 * _LONGEST:
+        return f"{name} of {value.bit_length()} bits"
+    try:
+        text = repr(value)
+    except Exception:
+        text = ""
+    if not 0 < len(text) <= _LONGEST:
+        return f"{name} of type {type(value).__name__}"
+    return f"{name}={text}"
+
+
+def wrong_type(name: str, rule: str, value: Any) -> TypeError:
+    """Return the error for a value of the wrong type."""
+    got = shown(name, value)
+    kind = "" if " of type " in got or value is None else f" of type {type(value).__name__}"
+    return TypeError(f"`{name}` must {rule}, got {got}{kind}.")
 
 
 def integer(name: str, value: Any, *, low: int | None = None, high: int | None = None) -> int:
     """Return `value` as an int, or raise unless it is an integer (not a bool) with low ≤ value ≤ high."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
-        raise TypeError(f"`{name}` must be an integer, got {name}={value!r} of type {type(value).__name__}.")
+        raise wrong_type(name, "be an integer", value)
     number = int(value)
     if low is not None and number < low:
-        raise ValueError(f"`{name}` must be at least {low}, got {name}={number}.")
+        raise ValueError(f"`{name}` must be at least {low}, got {shown(name, number)}.")
     if high is not None and number > high:
-        raise ValueError(f"`{name}` must be at most {high}, got {name}={number}.")
+        raise ValueError(f"`{name}` must be at most {high}, got {shown(name, number)}.")
     return number
+
+
+def num_samples(value: Any) -> int:
+    """Return `value` as the size of a dataset."""
+    return integer("num_samples", value, low=1, high=MOST_SAMPLES)
+
+
+def seed(name: str, value: Any) -> int:
+    """Return `value` as an int that torch and NumPy take as a seed."""
+    return integer(name, value, low=0, high=LARGEST_SEED)
 
 
 def real(
@@ -37,46 +78,196 @@ def real(
 ) -> float:
     """Return `value` as a finite float, or raise unless it lies in the interval from `low` to `high`."""
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
-        raise TypeError(f"`{name}` must be a number, got {name}={value!r} of type {type(value).__name__}.")
-    number = float(value)
+        raise wrong_type(name, "be a number", value)
+    try:
+        number = float(value)
+    except OverflowError:
+        number = math.inf
     above = low < number if low_open else low <= number
     below = number < high if high_open else number <= high
     if not (above and below and math.isfinite(number)):
         interval = f"{'(' if low_open or low == -math.inf else '['}{low:g}, {high:g}"
         interval += ")" if high_open or high == math.inf else "]"
-        raise ValueError(f"`{name}` must be a finite number in {interval}, got {name}={value}.")
+        raise ValueError(f"`{name}` must be a finite number in {interval}, got {shown(name, value)}.")
     return number
+
+
+def count(name: str, value: Any) -> int:
+    """Return `value` as a number of things, from 1 to more than anybody can have."""
+    return integer(name, value, low=1, high=10**15)
+
+
+def magnitude(name: str, value: Any, *, low: float = 0.0, high: float = 1e100) -> float:
+    """Return `value` as a number whose powers and products are finite."""
+    return real(name, value, low=low, high=high)
 
 
 def boolean(name: str, value: Any) -> bool:
     """Return `value` as a bool, or raise unless it is one."""
     if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"`{name}` must be True or False, got {name}={value!r} of type {type(value).__name__}.")
+        raise wrong_type(name, "be True or False", value)
     return bool(value)
 
 
 def one_of(name: str, value: Any, allowed: Collection[str]) -> str:
     """Return `value`, or raise unless it is one of the `allowed` words."""
+    words = ", ".join(repr(word) for word in allowed)
+    if not isinstance(value, str):
+        raise wrong_type(name, f"be one of {words}", value)
     if value not in allowed:
-        words = ", ".join(repr(word) for word in allowed)
-        raise ValueError(f"`{name}` must be one of {words}, got {name}={value!r}.")
+        raise ValueError(f"`{name}` must be one of {words}, got {shown(name, value)}.{nearest(value, allowed)}")
     return value
+
+
+def nearest(value: Any, allowed: Collection[str]) -> str:
+    """Return " Did you mean …?" where one of the allowed words is near.
+
+    Example:
+        >>> nearest("adamcd", ("adam", "adamcb"))
+        " Did you mean 'adamcb'?"
+    """
+    found = difflib.get_close_matches(str(value), [str(word) for word in allowed], n=1)
+    return f" Did you mean {found[0]!r}?" if found else ""
+
+
+def function(name: str, value: Any) -> Any:
+    """Return `value`, or raise unless it can be called."""
+    if not callable(value):
+        raise wrong_type(name, "be a function", value)
+    return value
+
+
+def sequence(name: str, value: Any, rule: str) -> tuple[Any, ...]:
+    """Return `value` as a tuple, or raise unless it can be iterated over; words cannot."""
+    try:
+        if not isinstance(value, (str, bytes)):
+            return tuple(value)
+    except TypeError:
+        pass
+    raise wrong_type(name, rule, value)
+
+
+def instance(name: str, value: Any, kind: type[_Kind], words: str) -> _Kind:
+    """Return `value`, or raise unless it is of this kind; the message calls the kind by these words."""
+    if not isinstance(value, kind):
+        raise TypeError(f"`{name}` must be {words}, got {name} of type {type(value).__name__}.")
+    return value
+
+
+def generator(value: Any) -> torch.Generator | None:
+    """Return `value`, or raise unless it is a generator on the CPU, or None."""
+    if value is not None and not (isinstance(value, torch.Generator) and value.device.type == "cpu"):
+        raise wrong_type("generator", "be a torch.Generator on the CPU", value)
+    return value
+
+
+def device(name: str, value: Any) -> torch.device:
+    """Return `value` as a device."""
+    if isinstance(value, torch.device):
+        return value
+    if isinstance(value, (str, int)) and not isinstance(value, bool):
+        try:
+            return torch.device(value)
+        except (RuntimeError, OverflowError, ValueError) as error:
+            rule = str(error).strip().split("\n")[0]
+            raise ValueError(f"`{name}` must be a device of torch, got {shown(name, value)}: {rule}") from error
+    raise wrong_type(name, "be a device of torch", value)
+
+
+def map_style(name: str, value: Any) -> int:
+    """Return the length of a dataset, or raise unless it is map-style and not empty."""
+    if not hasattr(value, "__getitem__") or not hasattr(value, "__len__") or isinstance(value, type):
+        kind = type(value).__name__
+        raise TypeError(f"`{name}` must be map-style, with `__getitem__` and `__len__`, got {name} of type {kind}.")
+    try:
+        length = len(value)
+    except TypeError as error:  # a 0-d tensor has the method, and no length
+        raise TypeError(f"`{name}` must have a length, got {shown(name, value)}.") from error
+    if length == 0:
+        raise ValueError(f"`{name}` must not be empty, got len({name})=0.")
+    return length
+
+
+def path(name: str, value: Any) -> str:
+    """Return `value` as a str, or raise unless it can name a file."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise wrong_type(name, "be a path", value)
+    text = os.fspath(value)
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise ValueError(f"`{name}` must name a file, got {shown(name, value)}.")
+    return text
+
+
+def betas(value: Any, name: str = "betas") -> tuple[float, float]:
+    """Return β₁ and β₂, or raise unless `value` is two numbers in [0, 1)."""
+    if not isinstance(value, (tuple, list)):
+        raise wrong_type(name, "be two numbers", value)
+    if len(value) != 2:
+        raise ValueError(f"`{name}` must be two numbers, got {shown(name, value)}.")
+    first, second = (real(f"{name}[{i}]", value[i], low=0.0, high=1.0, high_open=True) for i in (0, 1))
+    return first, second
+
+
+def array(name: str, value: Any) -> np.ndarray:
+    """Return `value` as an array of integers or floats on the CPU, or raise; gradients and devices are left behind."""
+    given = value
+    if isinstance(value, torch.Tensor):
+        value = value.detach().cpu()
+        value = (value if value.dtype != torch.bfloat16 else value.float()).numpy()
+    elif isinstance(value, (list, tuple)) and any(isinstance(entry, (bool, np.bool_)) for entry in value):
+        raise TypeError(f"`{name}` must be a vector of numbers, got {name} with a bool.")
+    try:
+        found = np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise TypeError(f"`{name}` must be a vector of numbers, got {name} of type {type(given).__name__}.") from error
+    if found.dtype.kind not in "iuf":
+        kind = f"{type(given).__name__} and dtype {found.dtype}"
+        raise TypeError(f"`{name}` must be a vector of numbers, got {name} of type {kind}.")
+    return found
 
 
 def vector(name: str, value: Any, *, length: int | None = None) -> np.ndarray:
     """Return `value` as a float64 vector of finite numbers ≥ 0, or raise."""
-    try:
-        array = np.asarray(value, dtype=np.float64)
-    except (TypeError, ValueError) as error:
-        raise TypeError(f"`{name}` must be a vector of numbers, got {name} of type {type(value).__name__}.") from error
-    if array.ndim != 1 or (length is not None and len(array) != length):
-        rule = "a vector" if length is None else f"a vector of length {length}"
-        raise ValueError(f"`{name}` must be {rule}, got {name} of shape {tuple(array.shape)}.")
+    with np.errstate(over="ignore"):
+        numbers = array(name, value).astype(np.float64, copy=False)
+    _check_shape(name, numbers, length)
     # One pass in the good case: NaN fails both comparisons, so it can hide from neither.
-    if array.size and not (array.min() >= 0.0 and array.max() < math.inf):
-        bad = np.flatnonzero(~((array >= 0.0) & (array < math.inf)))
+    if numbers.size and not (numbers.min() >= 0.0 and numbers.max() < math.inf):
+        bad = np.flatnonzero(~((numbers >= 0.0) & (numbers < math.inf)))
         raise ValueError(
-            f"`{name}` must hold finite numbers at or above 0, got {name}[{bad[0]}]={array[bad[0]]} "
-            f"({len(bad)} such of {len(array)})."
+            f"`{name}` must hold finite numbers at or above 0, got {name}[{bad[0]}]={numbers[bad[0]]} "
+            f"({len(bad)} such of {len(numbers)})."
         )
-    return array
+    return numbers
+
+
+def indices(name: str, value: Any, *, below: int | None = None, distinct: bool = False) -> np.ndarray:
+    """Return `value` as an int64 vector of numbers in [0, below), or raise."""
+    found = array(name, value)
+    _check_shape(name, found, None)
+    if found.dtype.kind not in "iu":
+        if found.size:
+            raise TypeError(f"`{name}` must hold integers, got {name} of dtype {found.dtype}.")
+        found = found.astype(np.int64)
+    high = np.iinfo(np.int64).max if below is None else below
+    bad = np.flatnonzero((found < 0) | (found >= high)) if found.size else found
+    if len(bad):
+        raise ValueError(f"`{name}` must hold integers in [0, {high}), got {name}[{bad[0]}]={found[bad[0]]}.")
+    if distinct and len(np.unique(found)) != len(found):
+        raise ValueError(f"`{name}` must be distinct, got {len(found) - len(np.unique(found))} that repeat another.")
+    return found.astype(np.int64, copy=False)
+
+
+def flags(name: str, value: Any, *, length: int) -> np.ndarray:
+    """Return `value`, a tensor or array, as a bool vector, or raise."""
+    if not isinstance(value, (np.ndarray, torch.Tensor)) or np.asarray(value).dtype != np.bool_:
+        raise wrong_type(name, "be a vector of bools", value)
+    found = np.asarray(value)
+    _check_shape(name, found, length)
+    return found
+
+
+def _check_shape(name: str, found: np.ndarray, length: int | None) -> None:
+    if found.ndim != 1 or (length is not None and len(found) != length):
+        rule = "a vector" if length is None else f"a vector of length {length}"
+        raise ValueError(f"`{name}` must be {rule}, got {name} of shape {tuple(found.shape)}.")

@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 from torch.optim.optimizer import ParamsT
 
+from adamcb import _checks
 from adamcb.optim import AdamX
 from adamcb.selection import (
     CombinatorialBandit,
@@ -60,10 +61,17 @@ def adamcb(
         listing: Change weights as Algorithm 3 is printed, −(Kγ/n)·ℓ, not as its proof needs it, −(Kγ/n)·ℓ/p.
         seed: Seeds the bandit, and random transforms in the workers.
         options: What else `AdamCB` takes.
+
+    Example:
+        >>> dataset = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 600).view(200, 3), torch.arange(200) % 2)
+        >>> model = nn.Linear(3, 2)
+        >>> trainer = adamcb(model, dataset, batch_size=20)
+        >>> for x, y in trainer:
+        ...     loss = trainer.step(nn.functional.cross_entropy(model(x), y, reduction="none"))
     """
-    settings = {"exploration": exploration, "generator": torch.Generator().manual_seed(seed)}
-    feedback = ListingFeedback(max_norm) if listing else ProofFeedback(max_norm)
-    selection = CombinatorialBandit(len(dataset), batch_size, feedback=feedback, **settings)
+    settings = _settings(model, dataset, exploration, seed)
+    feedback = ListingFeedback(max_norm) if _checks.boolean("listing", listing) else ProofFeedback(max_norm)
+    selection = CombinatorialBandit(batch_size=batch_size, feedback=feedback, **settings)
     return _trainer(model, dataset, selection, adamx(_trainable(model), lr), seed=seed, **options)
 
 
@@ -78,9 +86,16 @@ def adambs(
     seed: int = 0,
     **options: Any,
 ) -> AdamCB:
-    """Return Algorithm 4: the paper's corrected AdamBS, AdamX on K draws with replacement. Arguments as `adamcb`."""
-    settings = {"exploration": exploration, "generator": torch.Generator().manual_seed(seed)}
-    selection = ReplacementBandit(len(dataset), batch_size, max_norm=max_norm, **settings)
+    """Return Algorithm 4: the paper's corrected AdamBS, AdamX on K draws with replacement. Arguments as `adamcb`.
+
+    Example:
+        >>> dataset = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 600).view(200, 3), torch.arange(200) % 2)
+        >>> model = nn.Linear(3, 2)
+        >>> adambs(model, dataset, batch_size=20).selection.batch_size
+        20
+    """
+    settings = _settings(model, dataset, exploration, seed)
+    selection = ReplacementBandit(batch_size=batch_size, max_norm=max_norm, **settings)
     return _trainer(model, dataset, selection, adamx(_trainable(model), lr), seed=seed, **options)
 
 
@@ -95,15 +110,37 @@ def adambs_original(
     seed: int = 0,
     **options: Any,
 ) -> AdamCB:
-    """Return AdamBS as Liu, Wu and Mozafari (2020) have it: Adam, and probabilities projected above a floor."""
-    settings = {"exploration": exploration, "generator": torch.Generator().manual_seed(seed)}
-    selection = ReplacementBandit(len(dataset), batch_size, form="original", max_norm=max_norm, **settings)
+    """Return AdamBS as Liu, Wu and Mozafari (2020) have it: Adam, and probabilities projected above a floor.
+
+    Arguments as `adamcb`.
+
+    Example:
+        >>> dataset = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 600).view(200, 3), torch.arange(200) % 2)
+        >>> model = nn.Linear(3, 2)
+        >>> type(adambs_original(model, dataset, batch_size=20).optimizer).__name__
+        'Adam'
+    """
+    settings = _settings(model, dataset, exploration, seed)
+    selection = ReplacementBandit(batch_size=batch_size, form="original", max_norm=max_norm, **settings)
+    _checks.real("lr", lr.item() if isinstance(lr, Tensor) and lr.numel() == 1 else lr, low=0.0)
     return _trainer(model, dataset, selection, Adam(_trainable(model), lr), seed=seed, **options)
 
 
 def adamx(params: ParamsT, lr: float | Tensor = 1e-3) -> AdamX:
-    """Return lines 4 to 7 of Algorithm 1: AdamX with Table 2's constants, without bias correction."""
+    """Return lines 4 to 7 of Algorithm 1: AdamX with Table 2's constants, without bias correction.
+
+    Example:
+        >>> optimizer = adamx(nn.Linear(3, 2).parameters(), lr=1e-3)
+    """
     return AdamX(params, lr, betas=(0.9, 0.999), eps=1e-8, beta1_decay=1 - 1e-8, bias_correction=False)
+
+
+def _settings(model: Any, dataset: Any, exploration: float, seed: int) -> dict[str, Any]:
+    """Return what every bandit here is made with."""
+    _checks.instance("model", model, nn.Module, "a torch.nn.Module")
+    generator = torch.Generator().manual_seed(_checks.seed("seed", seed))
+    num_samples = _checks.map_style("dataset", dataset)
+    return {"num_samples": num_samples, "exploration": exploration, "generator": generator}
 
 
 def _trainer(model: nn.Module, dataset: Any, selection: Selection, optimizer: Optimizer, **options: Any) -> AdamCB:

@@ -92,7 +92,7 @@ def test_every_tensor_is_moved_and_types_are_kept(kind):
 def test_what_can_move_itself_does():
     thing = Moving()
     assert batch_of([thing]).to("meta")[0] is thing
-    assert thing.device == "meta"
+    assert thing.device == torch.device("meta")
     packed = torch.nn.utils.rnn.pack_sequence([X, X[:2]])
     assert batch_of(packed).to("meta").data.data.device.type == "meta"
 

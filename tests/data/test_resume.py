@@ -310,10 +310,26 @@ BAD = {
         ValueError,
         "`state['pending']['probs']` must be a vector of length 4, got state['pending']['probs'] of shape (3,).",
     ),
+    "two alike": (
+        {**GOOD, "pending": [{**ENTRY, "indices": torch.tensor([1, 2, 3, 1])}]},
+        ValueError,
+        "`state['pending']['indices']` must be distinct, got 1",
+    ),
+    "half an index": (
+        {**GOOD, "pending": [{**ENTRY, "indices": torch.tensor([1, 2, 3, 4.5])}]},
+        TypeError,
+        "`state['pending']['indices']` must hold integers",
+    ),
+    "prob": (
+        {**GOOD, "pending": [{**ENTRY, "probs": torch.tensor([0.1, 0.1, 0.1, 1.5])}]},
+        ValueError,
+        "`state['pending']['probs']` must lie in (0, 1]",
+    ),
+    "number": ({**GOOD, "pending": [ENTRY, ENTRY]}, ValueError, "`state['pending']` must have distinct numbers below"),
     "index": (
         {**GOOD, "pending": [{**ENTRY, "indices": torch.arange(38, 42)}]},
         ValueError,
-        "`state['pending']['indices']` must be below num_samples=41, got 41.",
+        "`state['pending']['indices']` must hold integers in [0, 41)",
     ),
 }
 

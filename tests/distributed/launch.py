@@ -15,6 +15,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from tests.patience import patience
+
 # Ranks are forked from a process that has done the imports, which take longer than the tests: DistributedDataParallel
 # alone imports torch's compiler.
 PROCESSES = multiprocessing.get_context("forkserver")
@@ -22,7 +24,7 @@ PROCESSES.set_forkserver_preload(
     ["adamcb.lab.tasks.datasets", "sklearn.datasets", "torch._dynamo", "torch.distributed.fsdp", "numba.typed"]
 )
 # Generous, since the machine may be busy: nothing but a hang takes so long.
-TIMEOUT_SECONDS = 120
+TIMEOUT_SECONDS = patience(120.0)
 
 
 def launch(world_size: int, function: Callable[..., Any], *args: Any) -> list[Any]:

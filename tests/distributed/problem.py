@@ -57,7 +57,10 @@ def result(trainer: AdamCB) -> dict[str, Any]:
     flat = torch.cat([parameter.detach().flatten() for parameter in unwrapped(trainer.model).parameters()])
     readings = {name: value for name, value in trainer.meter.as_dict().items() if not name.startswith("seconds")}
     weights = getattr(trainer.selection, "weights", np.empty(0))
-    return {"parameters": flat.numpy(), "weights": weights, "readings": readings}
+    samples = trainer.samples()
+    counted = np.stack([samples.index, samples.count, samples.last_score, samples.mean_score, samples.mean_loss])
+    samples = counted[:, np.argsort(samples.index)]
+    return {"parameters": flat.numpy(), "weights": weights, "readings": readings, "samples": samples}
 
 
 def train_anew(steps: int, kind: str = "mlp", options: dict[str, Any] | None = None) -> dict[str, Any]:

@@ -26,6 +26,7 @@ def assert_same(actual, expected):
     np.testing.assert_allclose(actual["parameters"], expected["parameters"], rtol=0.0, atol=1e-9)
     np.testing.assert_allclose(actual["weights"], expected["weights"], rtol=1e-9)
     assert actual["losses"] == approx(expected["losses"], rel=1e-9)
+    np.testing.assert_allclose(actual["samples"], expected["samples"], rtol=1e-5, atol=1e-9)
     assert actual["readings"] == approx(expected["readings"], rel=1e-6, nan_ok=True)
 
 

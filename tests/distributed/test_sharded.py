@@ -108,10 +108,10 @@ def test_shards_on_ranks_are_the_stratified_design_in_one_process(world_size):
         assert sum(done["sent"]) <= 8
 
 
-def test_shared_draws_send_one_message_a_step_of_at_most_16_bytes_a_sample():
+def test_shared_draws_send_one_message_a_step_of_at_most_24_bytes_a_sample():
     first, *steps = launch(2, own_part, False)[0]["sent"]
-    # A ring sends W − 1 parts of K/W samples: here one. float64 norms are the largest that there are.
-    assert set(steps) - {8} == {first} == {16 * BATCH_SIZE // 2 + 8}
+    # A ring sends W − 1 parts of K/W samples: here one. An index, a score and a loss, in float64 at most.
+    assert set(steps) - {8} == {first} == {24 * BATCH_SIZE // 2 + 8}
     assert len(steps) == 30
 
 
@@ -136,16 +136,23 @@ def test_every_rank_saves_its_shard_and_the_run_continues(tmp_path):
     path = str(tmp_path / "run.pt")
     expected = launch(2, own_part, True)
     launch(2, resume, path, 17)
-    assert sorted(os.listdir(tmp_path)) == ["run.pt", "run.pt.shard0of2-17", "run.pt.shard1of2-17"]
+    first = read_checkpoint(path).save_id
+    assert sorted(os.listdir(tmp_path)) == ["run.pt", f"run.pt.shard0of2-{first}", f"run.pt.shard1of2-{first}"]
+    (tmp_path / f"run.pt.shard0of2-{'f' * 32}").touch()  # as a crash leaves it behind
+    (tmp_path / "run.pt.shard0of2-mine").touch()
     continued = launch(2, resume, path, 13)
-    assert sorted(os.listdir(tmp_path)) == ["run.pt", "run.pt.shard0of2-30", "run.pt.shard1of2-30"]
+    save_id = read_checkpoint(path).save_id
+    files = ["run.pt", f"run.pt.shard0of2-{save_id}", "run.pt.shard0of2-mine", f"run.pt.shard1of2-{save_id}"]
+    assert sorted(os.listdir(tmp_path)) == sorted(files)
+    assert {read_checkpoint(tmp_path / name).save_id for name in files if "mine" not in name} == {save_id}
+    assert save_id != first
     for one, other in zip(continued, expected, strict=True):
         assert one["draws"] == other["draws"][17:]
         assert one["parameters"].tolist() == other["parameters"].tolist()
         assert one["own weights"].tolist() == other["own weights"].tolist()
     with pytest.raises(ValueError, match="continue on as many ranks as they were saved by: 2, got 1"):
         new_trainer(sharded=True).load(path)
-    state, _ = read_checkpoint(path)
+    state = read_checkpoint(path).state
     with pytest.raises(ValueError, match="it was saved with sharded=True"):
         new_trainer().load_state_dict(state)
 
@@ -155,7 +162,30 @@ def test_a_rank_that_cannot_write_is_an_error_on_all(tmp_path):
     assert isinstance(ours, OSError)
     assert "could not be written by 1 of the other ranks" in str(ours)
     assert isinstance(theirs, OSError)
-    assert os.listdir(tmp_path) == ["run.pt.shard0of2-1"]  # nothing refers to it, and the next save takes it away
+    (shard,) = os.listdir(tmp_path)
+    assert shard.startswith("run.pt.shard0of2-")  # nothing refers to it, and the next save takes it away
+
+
+def check_and_load(path: str) -> None:
+    trainer = new_trainer(sharded=True)
+    trainer.save(path, check=True)
+    trainer.load(path)
+
+
+def test_shards_of_two_runs_are_not_put_together(tmp_path):
+    ours, theirs = tmp_path / "ours", tmp_path / "theirs"
+    for folder in (ours, theirs):
+        folder.mkdir()
+        launch(2, resume, str(folder / "run.pt"), 5)
+    before = sorted(os.listdir(ours))
+    assert launch(2, check_and_load, str(ours / "run.pt")) == [None, None]
+    assert sorted(os.listdir(ours)) == before
+    own = next(ours.glob("*.shard1of2-*"))
+    foreign = next(theirs.glob("*.shard1of2-*"))
+    own.write_bytes(foreign.read_bytes())  # saved at the same step, and renamed
+    _, error = launch(2, check_and_load, str(ours / "run.pt"))
+    assert isinstance(error, ValueError)
+    assert f"must be of the save {own.name[-32:]}, got one of {foreign.name[-32:]}" in str(error)
 
 
 def test_a_selection_is_that_of_the_rank():

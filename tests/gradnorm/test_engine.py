@@ -119,9 +119,10 @@ def test_nothing_is_stored_on_modules_or_parameters_while_attached():
         assert all(not module._forward_hooks for module in model.children())
 
 
-@pytest.mark.parametrize("layer", [nn.Linear(8, 8), nn.Conv1d(2, 2, 1)], ids=["observed", "formed"])
-def test_activations_are_let_go_when_autograd_lets_go(layer):
+@pytest.mark.parametrize(("kind", "sizes"), [(nn.Linear, (8, 8)), (nn.Conv1d, (2, 2, 1))], ids=["observed", "formed"])
+def test_activations_are_let_go_when_autograd_lets_go(kind, sizes):
     seen = []
+    layer = kind(*sizes)
     model = nn.Sequential(nn.Softsign(), nn.Unflatten(1, (2, 8)), layer, nn.Flatten(), nn.Linear(16, 2))
     model[1].register_forward_hook(lambda module, args, output: seen.append(weakref.ref(output)))
     gc.disable()

@@ -97,9 +97,9 @@ def test_broken_shortcut_is_found_out(monkeypatch):
 
 
 def test_unchecked_pass_is_not_compared(monkeypatch):
-    sound: Any = OPERATIONS["layer_norm"].rule
-    broken = OPERATIONS["layer_norm"]._replace(rule=lambda *args, **kwargs: double(sound(*args, **kwargs)))
-    monkeypatch.setitem(OPERATIONS, "layer_norm", broken)
+    sound: Any = OPERATIONS["embedding"].rule
+    broken = OPERATIONS["embedding"]._replace(rule=lambda *args, **kwargs: double(sound(*args, **kwargs)))
+    monkeypatch.setitem(OPERATIONS, "embedding", broken)
     model = randomize(Network().double())
     with PerSampleNorms(model, check="never") as norms:
         backward(model, numbers(K, 3, 6))
@@ -107,12 +107,12 @@ def test_unchecked_pass_is_not_compared(monkeypatch):
 
 
 def test_after_a_difference_every_pass_is_checked_until_one_agrees(monkeypatch):
-    sound: Any = OPERATIONS["layer_norm"].rule
-    broken = OPERATIONS["layer_norm"]._replace(rule=lambda *args, **kwargs: double(sound(*args, **kwargs)))
+    sound: Any = OPERATIONS["embedding"].rule
+    broken = OPERATIONS["embedding"]._replace(rule=lambda *args, **kwargs: double(sound(*args, **kwargs)))
     model, inputs = randomize(Network().double()), numbers(K, 3, 6)
     with PerSampleNorms(model) as norms:
         with monkeypatch.context() as patch:
-            patch.setitem(OPERATIONS, "layer_norm", broken)
+            patch.setitem(OPERATIONS, "embedding", broken)
             for _ in range(6):
                 backward(model, inputs)
                 with pytest.raises(RuntimeError, match="not what autograd computed"):

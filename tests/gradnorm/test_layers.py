@@ -11,7 +11,7 @@ from tests.gradnorm.checking import check, randomize
 @pytest.mark.filterwarnings("ignore:Using padding='same'")
 @pytest.mark.parametrize("name", CASES)
 @given(data=st.data())
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=8)
 def test_layer_agrees_with_its_slow_twin(name, data):
     build, reference = CASES[name]
     layer, inputs = build(data.draw)

@@ -64,7 +64,7 @@ def test_norms_are_those_of_the_gradients(name):
 @pytest.mark.parametrize("name", [name for name, part in PARTS.items() if hasattr(part, "total")])
 def test_totals_are_the_sum_of_the_gradients(name):
     part = PARTS[name]
-    total, norms = part.total_and_square_norms()
+    total, norms = part.formed()
     torch.testing.assert_close(total, part.dense().sum(0), rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(part.total(), part.dense().sum(0), rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(norms, part.dense().flatten(1).square().sum(1), rtol=1e-12, atol=0.0)

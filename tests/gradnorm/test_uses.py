@@ -267,13 +267,17 @@ def test_embedding_scaled_by_frequency_counts_the_whole_batch():
 
 
 @pytest.mark.parametrize(
-    "layer",
-    [nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0), nn.LSTM(6, 3), nn.GRU(6, 3, bidirectional=True)],
+    "build",
+    [
+        lambda: nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0),
+        lambda: nn.LSTM(6, 3),
+        lambda: nn.GRU(6, 3, bidirectional=True),
+    ],
     ids=["encoder", "lstm", "gru"],
 )
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
-def test_layers_with_a_convention_of_their_own_know_the_batch_dimension(layer):
-    layer = randomize(layer.double())
+def test_layers_with_a_convention_of_their_own_know_the_batch_dimension(build):
+    layer = randomize(build().double())
     inputs = numbers(4, 5, 6)  # time first
 
     def losses(batch: Tensor) -> Tensor:
@@ -355,6 +359,37 @@ def test_learned_query_without_attention_weights():
     model = Formula(lambda m, x: m.layer(m.a.expand(len(x), -1, -1), x, x, need_weights=False)[0], a=(1, 2, 6))
     model.layer = _attend(batch_first=True)
     check(randomize(model.double()), numbers(5, 3, 6), norms_one_by_one)
+
+
+class Turned(nn.Module):
+    """Has the samples in one dimension or another, by a setting, in tensors of one shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.dim = 1
+        self.layer, self.scale = nn.Linear(4, 4), nn.Parameter(torch.ones(4))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return (torch.tanh(self.layer(inputs)).transpose(0, self.dim) * self.scale).transpose(0, self.dim)
+
+
+def test_what_is_remembered_of_an_operation_depends_on_its_settings():
+    model, inputs, expected = randomize(Turned().double()), numbers(4, 4, 4), {}
+    for model.dim in (1, 2):
+        losses = wave(model(inputs), torch.arange(4))
+        rows = [torch.autograd.grad(loss, list(model.parameters()), retain_graph=True) for loss in losses]
+        expected[model.dim] = torch.stack([torch.cat([g.flatten() for g in row]).norm() for row in rows])
+    with PerSampleNorms(model, check="never") as norms:
+        for model.dim in (1, 2, 1, 2):
+            wave(model(inputs), torch.arange(4)).sum().backward()
+            torch.testing.assert_close(norms.take(), expected[model.dim], rtol=1e-10, atol=0.0)
+
+
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_lstm_whose_last_states_are_used(bidirectional):
+    model = Formula(lambda m, x: torch.cat((m.layer(x)[1][0], m.layer(x)[1][1].square())).sum(0))
+    model.layer = nn.LSTM(6, 5, 2, batch_first=True, bidirectional=bidirectional)
+    check(randomize(model.double()), numbers(4, 4, 6), norms_one_by_one)
 
 
 def test_packed_sequences_are_refused():

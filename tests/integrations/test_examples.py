@@ -20,7 +20,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from adamcb import AdamCB
+from adamcb.lab.tasks.check import check_task
 from adamcb.lab.tasks.datasets import load_dataset
+from adamcb.lab.tasks.load import load_task
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
@@ -181,6 +183,27 @@ def test_the_loop_of_nanogpt_learns_a_text(name, capsys):
     sizes = ("--samples", "128", "--width", "16", "--layers", "1", "--length", "32", "--batch-size", "8")
     run(f"{name}.py", *sizes, "--steps", "20", "--warmup", "4", "--lr", "0.01")
     assert float(re.findall(r"mean loss: (\d+\.\d+)", capsys.readouterr().out)[0]) < 4.0
+
+
+@pytest.mark.parametrize("options", [(), ("--plain",)], ids=["chosen", "plain"])
+def test_the_example_of_rare_events_learns_on_fewer_samples(options, capsys):
+    run("rare_events.py", "--rows", "2560", "--epochs", "6", *options)
+    samples, loss = re.findall(r"(\d+) samples, .*, log loss (\S+)", capsys.readouterr().out)[0]
+    assert (int(samples) < 12_288) == (not options)  # 6 epochs of 4 batches of 512
+    assert float(loss) < 0.2  # 0.69 at the start
+
+
+def test_the_example_of_an_equation_lowers_its_residual(capsys):
+    run("pinn.py", "--points", "1024", "--epochs", "4")
+    means = [float(mean) for mean in re.findall(r"residual (\d+\.\d+)", capsys.readouterr().out)]
+    assert len(means) == 4
+    assert means[-1] < 0.95 * means[0]
+
+
+def test_the_example_of_a_task_is_one_that_compare_takes():
+    task = load_task(f"{EXAMPLES / 'task.py'}:task")
+    check_task(task)
+    assert list(task.metrics) == ["RMSE"]
 
 
 @pytest.mark.slow

@@ -40,6 +40,21 @@ def test_it_trains_and_resumes_as_adamcb_does(runs, tmp_path):
         assert_same(result, expected)
 
 
+@pytest.mark.parametrize("saved_after", [5, BATCHES, BATCHES + 3])
+def test_dropout_goes_on_bit_for_bit_after_a_resume(runs, tmp_path, saved_after):
+    def dropping(seed: int):
+        flat, first, relu, last = mlp(dtype=torch.float64, seed=seed).children()
+        return runs.Module(torch.nn.Sequential(flat, first, relu, torch.nn.Dropout(), last))
+
+    torch.manual_seed(3)
+    saving = runs.SaveAfter(saved_after, path := tmp_path / "middle.ckpt")
+    straight = runs.fit(dropping(0), saving)
+    torch.manual_seed(4)
+    resumed = runs.fit(dropping(1), ckpt_path=path)
+    assert resumed["parameters"].tolist() == straight["parameters"].tolist()
+    assert resumed["weights"].tolist() == straight["weights"].tolist()
+
+
 def test_two_processes_train_and_resume_as_one(runs, tmp_path):
     expected = own_loop()
     for (sampler, sharded), *results in in_ranks(2, runs.in_two_processes, str(tmp_path)):

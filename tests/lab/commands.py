@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from adamcb.lab.commands import compare
+from adamcb.lab.runs.workers import run_here
+from tests.patience import patience
+
 # The smallest comparison that shows a bandit beside a baseline.
-SMALL = ("--method", "adam", "--method", "adamcb", "--seeds", "2", "--epochs", "3")
+SMALL = ("--dataset", "digits", "--method", "adam", "--method", "adamcb", "--seeds", "2", "--epochs", "3")
+# Columns that differ from run to run.
+CLOCKS = ("seconds", "wall_seconds")
 
 
 def command(*arguments: object) -> list[str]:
@@ -26,7 +35,7 @@ def run(*arguments: object, env: Mapping[str, str] | None = None, **options: Any
         command(*arguments),
         capture_output=True,
         text=True,
-        timeout=240,
+        timeout=patience(240.0),
         check=False,
         env={**os.environ, **(env or {})},
         **options,
@@ -46,8 +55,16 @@ def start(*arguments: object) -> subprocess.Popen[str]:
     )
 
 
-def wait_until(happened: Callable[[], bool], seconds: float = 120.0) -> None:
-    deadline = time.monotonic() + seconds
+@contextlib.contextmanager
+def runs_here() -> Iterator[None]:
+    """Do runs in this process: one of their own imports torch, which takes longer than they do."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compare, "run_all", lambda job, orders, jobs, listen: run_here(job, orders, listen))
+        yield
+
+
+def wait_until(happened: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + patience(120.0)
     while not happened():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.01)
@@ -59,14 +76,14 @@ def read_rows(path: Path, *, without: tuple[str, ...] = ()) -> list[dict[str, st
         return [{name: cell for name, cell in row.items() if name not in without} for row in csv.DictReader(file)]
 
 
-def processes_of_group(group: int) -> list[int]:
-    """Return the processes of a group that are alive."""
-    found = []
+def processes_of_group(group: int) -> dict[int, float]:
+    """Return the processes of a group that are alive, with the processor seconds that each has had."""
+    found = {}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             fields = (entry / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             continue
         if int(fields[2]) == group and fields[0] != "Z":
-            found.append(int(entry.name))
+            found[int(entry.name)] = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
     return found

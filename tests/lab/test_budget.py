@@ -57,10 +57,10 @@ def test_a_run_counts_its_samples_and_ends_at_the_end_of_its_schedule(method, ta
     rates, sizes = [], []
     train = runs.train_batch
 
-    def note(trainer, task, model, batch):
+    def note(trainer, task, method, model, batch):
         rates.append(trainer.optimizer.param_groups[0]["lr"])
         sizes.append(len(batch.draw))
-        return train(trainer, task, model, batch)
+        return train(trainer, task, method, model, batch)
 
     monkeypatch.setattr(runs, "train_batch", note)
     row = run_budget(method, task, epochs=4, fraction=0.5, seed=0, lr=None)

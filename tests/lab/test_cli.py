@@ -4,6 +4,7 @@ import importlib.util
 import json
 import os
 import resource
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,13 +12,23 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from adamcb.lab.commands.cli import main
-from tests.lab.commands import SMALL, read_rows, run
+from adamcb._files import DRAFT
+from adamcb.lab.commands import compare
+from adamcb.lab.commands.cli import BENCHMARKS, main
+from adamcb.lab.runs import Run
+from tests.lab.commands import CLOCKS, SMALL, read_rows, run
 
+DIGITS = ("--dataset", "digits")
 BAD_OPTIONS = {
     "unknown dataset": (["--dataset", "mnits"], "`--dataset` must be one of digits, mnist, fashion-mnist, cifar10"),
+    "near dataset": (["--dataset", "mnits"], "got 'mnits'. Did you mean 'mnist'?"),
     "unknown model": (["--model", "mpl"], "`--model` must be one of logistic, mlp"),
+    "near model": (["--model", "mpl"], "got 'mpl'. Did you mean 'mlp'?"),
     "unknown method": (["--method", "adma"], "`method` must be one of 'adam'"),
+    "near method": (["--method", "adamcd"], "got method='adamcd'. Did you mean 'adamcb'?"),
+    "model file": (["--model", "nowhere.py:net"], "`--model` must name an existing file, got --model='nowhere.py:net'"),
+    "task file": (["--task", "nowhere.py:task"], "`--task` must name an existing file"),
+    "unknown log": (["--log", "paper"], "invalid choice: 'paper'"),
     "method twice": (["--method", "adam", "--method", "adam"], "Every method must be given once, got 'adam' again"),
     "no epochs": (["--epochs", "0"], "`epochs` must be at least 1, got epochs=0"),
     "no seeds": (["--seeds", "-1"], "`seeds` must be at least 1"),
@@ -32,11 +43,18 @@ BAD_OPTIONS = {
     "method file": (["--method", "nowhere.py:mine"], "must name an existing file"),
 }
 REFUSED = {
-    "batch of everything": (["--batch-size", "1438"], "`--batch-size` must be below the 1438 training samples"),
+    "batch of everything": (
+        [*DIGITS, "--batch-size", "1438"],
+        "`--batch-size` must be below the 1438 training samples",
+    ),
     "device": (["--device", "cuda:77"], "`--device` must be one that torch can use here, got 'cuda:77'"),
     "images too small": (["--model", "convnext-base"], "`image_shape` must be at least 32×32 for ConvNeXt"),
-    "model file": (["--model", "nowhere.py:model"], "must name an existing file"),
     "not a folder": (["--out", "/dev/null/results"], "Results cannot be written to /dev/null/results"),
+    "long folder": (["--out", "x" * 300], "Results cannot be written to xxx"),
+    "long dataset": (["--dataset", "x" * 300], "File name too long: 'xxx"),
+    "long data folder": (["--data-dir", "x" * 300], "File name too long: 'xxx"),
+    "long model": (["--model", f"{'x' * 300}.py:model"], "File name too long"),
+    "long task": (["--task", f"{'x' * 300}.py:task"], "File name too long"),
 }
 
 
@@ -54,6 +72,7 @@ def test_compare_writes_every_file_of_the_result_folder(small):
     rows = read_rows(out / "results.csv")
     assert list(rows[0]) == [
         "method", "seed", "epoch", "step", "seconds", "train_loss", "test_loss", "train_accuracy", "test_accuracy",
+        "wall_seconds", "diverged",
     ]  # fmt: skip
     runs = [(row["method"], row["seed"], row["epoch"], row["step"]) for row in rows]
     methods = ("adam", "adamcb")
@@ -69,7 +88,7 @@ def test_compare_writes_every_file_of_the_result_folder(small):
     assert words.startswith("AdamCB ")
     assert printed.endswith(f"report: {out / 'report.html'}\n{words}\n")
     assert "AdamCB" in (out / "report.html").read_text()
-    leftovers = [path for path in out.rglob("*") if ".unfinished-" in path.name or path.suffix in (".tmp", ".pt")]
+    leftovers = [path for path in out.rglob("*") if path.name.startswith(DRAFT) or path.suffix == ".pt"]
     assert leftovers == []
 
 
@@ -79,7 +98,9 @@ def test_methods_of_a_seed_start_alike_and_seeds_differ(small):
     assert losses["adam", "0"] == losses["adamcb", "0"]
     assert losses["adam", "1"] == losses["adamcb", "1"]
     assert losses["adam", "0"] != losses["adam", "1"]
-    assert {row["seconds"] for row in rows} == {"0.0"}
+    assert {row[name] for row in rows for name in CLOCKS} == {"0.0"}
+    last = [row for row in read_rows(small[0] / "results.csv") if row["epoch"] == "3"]
+    assert all(float(row[name]) > 0.0 for row in last for name in CLOCKS)
 
 
 def test_training_learns_and_the_bandit_leaves_uniform(small):
@@ -94,24 +115,28 @@ def test_training_learns_and_the_bandit_leaves_uniform(small):
             assert 0.3 < float(row["coverage"]) < 1.0
 
 
-def test_chosen_samples_come_with_their_pictures(small):
+def test_suspicious_samples_come_with_their_pictures(small):
+    tables = sorted(path.name for path in (small[0] / "samples").iterdir())
+    assert tables == ["adam-seed0.npz", "adam-seed1.npz", "adamcb-seed0.npz", "adamcb-seed1.npz"]
     files = sorted(path.name for path in (small[0] / "chosen").iterdir())
     assert files == ["adamcb-seed0.npz", "adamcb-seed1.npz"]
     with np.load(small[0] / "chosen" / files[0]) as chosen:
-        assert chosen["image"].shape == (48, 8, 8)
+        assert chosen["image"].shape == (200, 8, 8)
         assert chosen["image"].dtype == np.uint8
-        assert (np.diff(chosen["count"]) <= 0).all()
-        assert chosen["count"][0] > 3, "a uniform draw would take every sample three times at most"
-        assert len(np.unique(chosen["index"])) == 48
+        assert (np.diff(chosen["loss"]) <= 0).all()
+        assert chosen["count"].max() > 3, "a uniform draw would take every sample three times at most"
+        assert len(np.unique(chosen["index"])) == 200
+    with np.load(small[0] / "samples" / files[0]) as table:
+        assert len(table["index"]) == 1438
 
 
-def test_the_same_command_again_trains_nothing_and_json_is_all_that_it_prints(small):
+def test_the_same_command_again_trains_nothing_and_json_is_all_that_it_prints(small, capfd):
     before = (small[0] / "results.csv").read_bytes()
-    again = run("compare", *SMALL, "--out", small[0], "--json")
-    assert again.returncode == 0
+    assert main(["compare", *SMALL, "--out", str(small[0]), "--json"]) == 0
     assert (small[0] / "results.csv").read_bytes() == before
-    assert again.stderr == ""
-    content = json.loads(again.stdout)
+    printed = capfd.readouterr()
+    assert printed.err == ""
+    content = json.loads(printed.out)
     assert content["baseline"] == "adam"
     assert [record["method"] for record in content["summary"]] == ["adam", "adamcb"]
     assert content["config"]["epochs"] == 3
@@ -142,6 +167,28 @@ def test_a_folder_with_a_stranger_s_results_is_refused(tmp_path, capsys):
     assert (tmp_path / "results.csv").read_text() == "mine"
 
 
+@pytest.mark.parametrize("content", ["[]", "[1, 2]", "3", '"methods"', "null", "{", ""])
+def test_a_config_that_is_no_object_is_said_to_be_damaged(content, tmp_path, capsys):
+    (tmp_path / "config.json").write_text(content)
+    for command in (["compare", *SMALL, "--out", str(tmp_path)], ["inspect", str(tmp_path)]):
+        assert main(command) == 1
+        assert f"adamcb: error: {tmp_path / 'config.json'} is damaged" in capsys.readouterr().err
+    assert (tmp_path / "config.json").read_text() == content
+
+
+@pytest.mark.parametrize("when", ["while a run trains", "after the runs"])
+def test_a_folder_that_vanishes_is_named(when, tmp_path, capfd, here, monkeypatch):
+    out = tmp_path / "out"
+    if when == "while a run trains":
+        monkeypatch.setattr(Run, "_train_and_evaluate", lambda self: shutil.rmtree(out))
+    else:
+        monkeypatch.setattr(compare, "run_missing", lambda *_: shutil.rmtree(out))
+    assert main(["compare", *SMALL, "--out", str(out)]) == 1
+    printed = capfd.readouterr().err
+    assert str(out) in printed.splitlines()[-1]
+    assert "Traceback" not in printed
+
+
 @pytest.mark.parametrize(("options", "message"), BAD_OPTIONS.values(), ids=BAD_OPTIONS)
 def test_bad_options_are_named(options, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
@@ -163,15 +210,29 @@ def test_what_only_shows_with_the_data_is_an_error_of_one_sentence(options, mess
     assert list(tmp_path.iterdir()) == []
 
 
-def test_missing_data_says_which_files_go_where(tmp_path):
+def test_without_a_task_or_a_dataset_rare_events_are_trained_on(monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "adamcb.lab.commands.compare.run_comparison", lambda experiment, *_: seen.append(experiment) or 1 / 0
+    )
+    for options in ([], ["--epochs", "1"], ["--dataset", "digits"], ["--fraction", "0.5"], ["--task", "protein"]):
+        with pytest.raises(ZeroDivisionError):
+            main(["compare", *options])
+    assert [experiment.task for experiment in seen] == ["rare-events", "rare-events", None, None, "protein"]
+    assert seen[0].methods == ("adam", "small-batches", "adamcb", "adamcb-smaller")
+
+
+def test_missing_data_says_which_files_go_where(tmp_path, monkeypatch, capfd):
     offline = {"HTTPS_PROXY": "http://127.0.0.1:9", "https_proxy": "http://127.0.0.1:9"}
     env = {"ADAMCB_DATA": str(tmp_path / "empty"), "XDG_CACHE_HOME": str(tmp_path / "cache"), **offline}
-    finished = run("compare", "--dataset", "mnist", "--out", tmp_path / "out", env=env)
-    assert finished.returncode == 1
-    assert "train-images-idx3-ubyte" in finished.stderr
-    assert str(tmp_path / "empty") in finished.stderr
-    assert "Traceback" not in finished.stderr
-    assert finished.stdout == ""
+    for name, value in env.items():
+        monkeypatch.setenv(name, value)
+    assert main(["compare", "--dataset", "mnist", "--out", str(tmp_path / "out")]) == 1
+    printed = capfd.readouterr()
+    assert "train-images-idx3-ubyte" in printed.err
+    assert str(tmp_path / "empty") in printed.err
+    assert "Traceback" not in printed.err
+    assert printed.out == ""
     assert not (tmp_path / "out").exists()
 
 
@@ -182,22 +243,23 @@ def test_an_unwritable_folder_is_named(tmp_path, capsys):
     assert f"Results cannot be written to {tmp_path / 'out'}" in capsys.readouterr().err
 
 
-def test_a_full_disk_leaves_nothing_half_written_and_the_same_command_goes_on(small, tmp_path):
+def test_a_full_disk_leaves_nothing_half_written_and_the_same_command_goes_on(small, tmp_path, capfd, here):
     """No file may grow beyond 200 kB: the first checkpoint fails as on a full disk."""
-
-    def limit() -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, 200_000))
-
-    full = run("compare", *SMALL, "--out", tmp_path, "--checkpoint-seconds", "0", preexec_fn=limit)
-    assert full.returncode == 1
-    assert "checkpoint.pt could not be written" in full.stderr
-    assert "Traceback" not in full.stderr
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
+    try:
+        assert main(["compare", *SMALL, "--out", str(tmp_path), "--checkpoint-seconds", "0"]) == 1
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    printed = capfd.readouterr().err
+    assert "adam with seed 0: " in printed
+    assert "checkpoint.pt could not be written" in printed
+    assert "Traceback" not in printed
     files = {path.name for path in tmp_path.rglob("*") if path.is_file()}
-    assert files <= {"config.json", "lock", "progress.json"}
-    finished = run("compare", *SMALL, "--out", tmp_path)
-    assert finished.returncode == 0, finished.stderr
+    assert files <= {"config.json", "lock", "progress.json", "run.toml"}
+    assert main(["compare", *SMALL, "--out", str(tmp_path)]) == 0
     for name in ("results.csv", "selection.csv"):
-        assert read_rows(tmp_path / name, without=("seconds",)) == read_rows(small[0] / name, without=("seconds",))
+        assert read_rows(tmp_path / name, without=CLOCKS) == read_rows(small[0] / name, without=CLOCKS)
 
 
 def test_without_the_extra_the_message_names_it(tmp_path):
@@ -209,13 +271,15 @@ def test_without_the_extra_the_message_names_it(tmp_path):
     assert finished.stderr == ("adamcb: the command line needs rich, not installed here: pip install 'adamcb[lab]'\n")
 
 
-def test_tensorboard_is_asked_for_by_name_or_writes_event_files(tmp_path, capsys):
-    options = ["compare", "--method", "adam", "--seeds", "1", "--steps", "2", "--out", str(tmp_path), "--tensorboard"]
-    code = main(options)
-    if importlib.util.find_spec("tensorboard") is None:
-        assert code == 1
-        assert "pip install tensorboard" in capsys.readouterr().err
-        assert list(tmp_path.iterdir()) == []
-    else:
-        assert code == 0
-        assert len(list(tmp_path.glob("tensorboard/adam-seed0/events*"))) == 1
+def test_log_that_is_not_installed_is_named_before_anything_is_written(tmp_path, capsys, monkeypatch):
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "wandb" else find(name))
+    assert main(["compare", "--method", "adam", "--log", "wandb", "--out", str(tmp_path / "out")]) == 1
+    assert "pip install 'adamcb[wandb]'" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bench_alone_lists_what_there_is(capsys):
+    assert main(["bench"]) == 0
+    shown = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]
+    assert shown == [*BENCHMARKS, "all"]

@@ -63,11 +63,12 @@ def test_gray_images_have_one_channel_and_a_color_one_makes_all_three(folder, tm
     assert load_dataset(str(gray)).image_shape == (3, 6, 5)
 
 
-def test_images_of_different_sizes_are_scaled_with_a_note(folder):
+def test_images_of_different_sizes_are_scaled_with_a_note(folder, caplog):
     save(folder / "cat" / "large.png", np.full((50, 80, 3), 200, dtype=np.uint8))
     data = load_dataset(str(folder))
     assert data.image_shape == (3, 32, 32)
     assert data.note == "Images of different sizes were cropped and scaled to 32×32."
+    assert caplog.messages == [data.note]  # which the command line shows
 
 
 def test_other_files_and_hidden_ones_are_passed_over(folder):

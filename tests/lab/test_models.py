@@ -287,8 +287,8 @@ def test_models_come_from_a_users_file(model_file, name, weight):
     ("name", "error", "message"),
     [
         ("missing", ValueError, "must name something that .*mine.py defines"),
-        ("answer", TypeError, "`name` must name a function or class, got .*, a int"),
-        ("wrong", TypeError, "`name` must name what returns an nn.Module, got .*: str"),
+        ("answer", TypeError, "`model` must name a function or class, got .*, a int"),
+        ("wrong", TypeError, "`model` must name what returns an nn.Module, got .*: str"),
     ],
 )
 def test_wrong_names_in_a_users_file_are_refused(model_file, name, error, message):
@@ -298,10 +298,10 @@ def test_wrong_names_in_a_users_file_are_refused(model_file, name, error, messag
 
 @pytest.mark.parametrize("reference", ["model.txt:build", "model.py:", "model.py:two words", ":build"])
 def test_references_of_another_form_are_refused(reference):
-    with pytest.raises(ValueError, match="`reference` must be of the form FILE.py:NAME, got"):
-        load_object(reference)
+    with pytest.raises(ValueError, match="`model` must be of the form FILE.py:NAME, got"):
+        load_object(reference, "model")
 
 
 def test_a_missing_file_is_named(tmp_path):
-    with pytest.raises(FileNotFoundError, match="`reference` must name an existing file, got .*absent.py:build"):
-        load_object(f"{tmp_path / 'absent.py'}:build")
+    with pytest.raises(FileNotFoundError, match="`model` must name an existing file, got .*absent.py:build"):
+        load_object(f"{tmp_path / 'absent.py'}:build", "model")

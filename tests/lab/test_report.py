@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from adamcb.lab.output.looks import COLORS
 from adamcb.lab.output.report import write_report
 from adamcb.lab.output.report._curves import curves
 from adamcb.lab.output.report._page import line_styles, script_json
@@ -41,6 +42,13 @@ def page_data(page: str) -> dict:
 def read_csv(path: Path) -> list[dict[str, str]]:
     with path.open(newline="") as file:
         return list(csv.DictReader(file))
+
+
+def write_rows(path: Path, rows: list[dict[str, str]]) -> None:
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        writer.writerows(rows)
 
 
 def replace(path: Path, old: str, new: str) -> None:
@@ -187,10 +195,116 @@ def test_mean_and_spread_of_none_and_one() -> None:
     assert all(map(math.isnan, mean_and_spread([])))
 
 
-def test_method_without_rows_has_an_empty_curve() -> None:
-    assert curves([], ["adam"], each_seed=True) == [
-        {"epoch": [], "mean": {}, "deviation": {}, "count": {}, "seeds": []},
+def test_method_without_rows_has_an_empty_curve(folder: Path) -> None:
+    empty = {"epoch": [], "mean": {}, "deviation": {}, "count": {}}
+    assert curves(read_folder(folder), [], each_seed=False) == [empty] * len(METHODS)
+
+
+@pytest.mark.parametrize("way", ["ends early", "is marked", "ends without a loss"])
+def test_diverged_run_is_in_no_mean_and_named_wherever_its_method_is(folder: Path, way: str) -> None:
+    rows = read_csv(folder / "results.csv")
+    for row in rows:
+        mine = (row["method"], row["seed"]) == ("adam", "1")
+        row["diverged"] = "step 44: the loss is not finite" if mine and way == "is marked" else ""
+        if mine and row["epoch"] == str(EPOCHS) and way == "ends without a loss":
+            row["train_loss"] = "nan"
+        if mine and row["epoch"] == "1":
+            row["train_loss"] = "1e9"
+    if way == "ends early":
+        rows = [row for row in rows if (row["method"], row["seed"]) != ("adam", "1") or int(row["epoch"]) < 3]
+    write_rows(folder / "results.csv", rows)
+    page = write_report(folder).read_text()
+    data = page_data(page)
+    other = [float(row["train_loss"]) for row in rows if (row["method"], row["seed"]) == ("adam", "0")]
+    assert data["curves"][0]["mean"]["train_loss"] == pytest.approx(other, rel=1e-6)
+    assert [seed["diverged"] for seed in data["curves"][0]["seeds"]] == [False, True]
+    assert [method["fate"] for method in data["methods"]] == ["1 of 2 diverged", "", "", ""]
+    assert re.findall(r'adam<small class="lost">([^<]+)<', page) == ["1 of 2 diverged"]
+    assert "Runs that diverged are in no mean." in page
+
+
+def test_method_whose_runs_all_diverged_wins_nothing(folder: Path) -> None:
+    lines = (folder / "results.csv").read_text().splitlines()
+    early = re.compile(r"adam,\d,[34],")
+    lines = [
+        re.sub(r"^(adam,\d,\d,\d+,[^,]+),.*", r"\1,1e-9,1e-9,1.0,1.0", line) for line in lines if not early.match(line)
     ]
+    (folder / "results.csv").write_text("\n".join(lines) + "\n")
+    page = write_report(folder).read_text()
+    winners = re.findall(r'class="who">.*?</svg>([^<]+)<', page)
+    assert winners
+    assert "adam" not in winners
+    table = summary_table(read_folder(folder))
+    assert {cell.text for cell in table.rows[0][1:]} == {"–"}
+
+
+def test_ties_are_credited_to_all(folder: Path) -> None:
+    (folder / "summary.csv").write_text(
+        "method,final_test_accuracy,final_test_accuracy_std,seconds\n"
+        "adam,0.97100,0.01,5\nadambs,0.97101,0.01,5\nadamcb-paper,0.962,0.0021,6\nadamcb,0.9712,0,7\n"
+    )
+    table = summary_table(read_folder(folder))
+    assert [[cell.best for cell in row[1:]] for row in table.rows] == [
+        [False, True],
+        [False, True],
+        [False] * 2,
+        [True, False],
+    ]
+    rows = read_csv(folder / "results.csv")
+    for row in rows:
+        if row["epoch"] == str(EPOCHS):
+            row["test_loss"] = "0.5" if row["method"] in ("adam", "adamcb") else "0.75"
+    write_rows(folder / "results.csv", rows)
+    tile = write_report(folder).read_text().split("Lowest final test loss")[1].split("</div>")[0]
+    assert re.findall(r'class="who">.*?</svg>([^<]+)<', tile) == ["adam", "adamcb"]
+    assert "Next: adambs, 0.75" in tile
+
+
+def test_summary_leaves_out_what_repeats(folder: Path) -> None:
+    (folder / "summary.csv").write_text(
+        "method,runs,final_test_loss,best_test_loss,samples,reached_baseline,steps_to_baseline\n"
+        "adam,2,0.5,0.5,640,2,20\nadamcb,2,0.4,0.3,640,2,10\n"
+    )
+    table = summary_table(read_folder(folder))
+    assert table.header == ["Method", "Final test loss", "Steps to adam's end"]
+    assert [row[1].earlier for row in table.rows] == ["", "0.3000"]
+
+
+def test_verdict_stands_above_all_else_with_its_advice_first(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config["labels"] = {"adamcb": "AdamCB", "adamcb-paper": "AdamCB (paper)"}
+    config["verdict"] = "AdamCB (paper) took <50 % of the samples: use it.\nNothing can be said."
+    config["notes"] = ["A note."]
+    (folder / "config.json").write_text(json.dumps(config))
+    page = write_report(folder).read_text()
+    said = page.split('<section id="verdict"')[1].split("</section>")[0]
+    assert "<b>Use it.</b> AdamCB (paper) took &lt;50 % of the samples.</p>" in said
+    assert line_styles(list(METHODS))["adamcb-paper"] in said
+    assert "<p>Nothing can be said.</p>" in said
+    main = page.split("<main")[1]
+    assert main.index('id="verdict"') < min(
+        main.index("A note."), main.index('class="tiles"'), main.index('id="curves"')
+    )
+
+
+def test_methods_are_explained_with_a_link(folder: Path) -> None:
+    assert 'id="methods"' not in write_report(folder).read_text()
+    config = json.loads((folder / "config.json").read_text())
+    config["about"] = {
+        "adam": ["Shuffled & plain.", "https://example.org/a"],
+        "adamcb": ["Ours.", "javascript:alert(1)"],
+    }
+    (folder / "config.json").write_text(json.dumps(config))
+    page = write_report(folder).read_text()
+    assert 'Shuffled &amp; plain. <a href="https://example.org/a" rel="noreferrer">Read more</a>' in page
+    assert "<dd>Ours.</dd>" in page
+    assert "javascript:" not in page
+
+
+def test_page_has_the_colors_of_the_figures(folder: Path) -> None:
+    page = write_report(folder).read_text()
+    for number, color in enumerate(COLORS):
+        assert f"--c{number}: light-dark({color}, " in page
 
 
 def test_labels_of_the_configuration_are_shown_unless_two_are_alike(folder: Path) -> None:

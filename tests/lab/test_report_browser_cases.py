@@ -15,7 +15,7 @@ from selenium.webdriver.common.by import By
 from adamcb.lab.output.report import write_report
 from tests.lab.browser import open_browser
 from tests.lab.report_folder import EPOCHS, METHODS, shared_sample
-from tests.lab.report_page import chip, curve_names, find, hover, open_page, tip_rows
+from tests.lab.report_page import chip, curve_names, find, hover, open_page, texts, tip_rows
 
 Line = dict[str, str]
 HOSTILE = ('<script>document.title="evil"</script>', "__proto__", '"><img src=x onerror=document.title="evil">')
@@ -85,4 +85,38 @@ def test_diverged_run_leaves_a_gap_and_is_told(browser: Chrome, altered: Path) -
     assert path.count("M") == 2
     hover(browser, 3 / EPOCHS)
     assert tip_rows(browser)["adam"].endswith("(1 of 2 seeds)")
+    assert browser.get_log("browser") == []
+
+
+def test_run_that_ended_early_has_a_cross_and_stretches_no_axis(browser: Chrome, altered: Path) -> None:
+    def diverge(row: Line) -> Line:
+        if (row["method"], row["seed"]) != ("adam", "1"):
+            return row
+        return {} if int(row["epoch"]) > 2 else {**row, "train_loss": "1e12"} if row["epoch"] == "2" else row
+
+    rewrite(altered, "results.csv", diverge)
+    open_page(browser, write_report(altered))
+    crosses = browser.find_elements(By.CSS_SELECTOR, "#curves-chart .cross")
+    assert [cross.get_attribute("data-lost") for cross in crosses] == ["adam, seed 1"]
+    plot = find(browser, "#curves-chart svg").rect
+    assert crosses[0].rect["y"] >= plot["y"]
+    assert max(float(text) for text in texts(browser, "#curves-chart .y-tick")) < 10.0
+    assert "× marks where a run diverged: adam with seed 1." in find(browser, "#curves-note").text
+    assert [line for line in texts(browser, ".lost") if line] == ["1 of 2 diverged"] * 3  # two legends and the table
+    hover(browser, 1.0)
+    assert tip_rows(browser)["adam"].endswith("(1 of 2 seeds)")
+    chip(browser, "adam\n1 of 2 diverged").click()
+    assert not browser.find_elements(By.CSS_SELECTOR, "#curves-chart .cross")
+    assert "diverged" not in find(browser, "#curves-note").text
+    assert browser.get_log("browser") == []
+
+
+def test_method_whose_runs_all_diverged_is_still_drawn(browser: Chrome, altered: Path) -> None:
+    lost = ("adamcb", "3", "4")
+    rewrite(altered, "results.csv", lambda row: {} if row["method"] == lost[0] and row["epoch"] in lost[1:] else row)
+    rewrite(altered, "selection.csv", lambda row: {} if row["method"] == lost[0] and row["epoch"] in lost[1:] else row)
+    open_page(browser, write_report(altered))
+    assert len(browser.find_elements(By.CSS_SELECTOR, "#curves-chart .cross")) == 2
+    assert "adamcb" not in curve_names(browser)
+    assert {"adamcb, seed 0", "adamcb, seed 1"} < set(curve_names(browser))
     assert browser.get_log("browser") == []

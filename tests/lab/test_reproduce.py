@@ -16,8 +16,10 @@ LARGE = ("convnext-base", "convnext-large")
 
 
 @needs_data
-@pytest.mark.parametrize("name", FIGURES)
-def test_every_figure_is_drawn(name, tmp_path, capfd):
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.slow] if name in (*LARGE, "resnet18") else []) for name in FIGURES]
+)
+def test_every_figure_is_drawn(name, tmp_path, capfd, here):
     options = ["--steps", "1", "--fraction", "0.0005", "--batch-size", "4", "--seeds", "1", "--out", str(tmp_path)]
     few = ["--method", "adamcb-paper"] if name in LARGE else ["--method", "adam", "--method", "adamcb-paper"]
     few = [] if name == "logistic" else few
@@ -66,7 +68,7 @@ def test_an_unknown_figure_is_an_error_that_lists_the_known(capsys):
 
 
 @needs_data
-def test_one_dataset_of_a_figure_is_enough(tmp_path, capfd):
+def test_one_dataset_of_a_figure_is_enough(tmp_path, capfd, here):
     few = ["--steps", "1", "--fraction", "0.0005", "--batch-size", "4", "--seeds", "1", "--method", "adam"]
     assert main(["reproduce", "1", "--dataset", "mnist", *few, "--out", str(tmp_path)]) == 0, capfd.readouterr().err
     assert [place.name for place in (tmp_path / "figure-1").iterdir()] == ["mnist"]

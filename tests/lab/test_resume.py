@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from adamcb.lab.commands import cli
 from adamcb.lab.commands.cli import main
 from adamcb.lab.experiment import Experiment
 from adamcb.lab.results import ResultFolder
 from adamcb.lab.tasks.load import load_image_task
-from tests.lab.commands import processes_of_group, read_rows, run, start, wait_until
+from tests.lab.commands import CLOCKS, processes_of_group, read_rows, run, start, wait_until
+from tests.patience import patience
 
 # Long enough to be caught in the middle.
-OPTIONS = ("compare", "--method", "adam", "--method", "adamcb", "--seeds", "1", "--epochs", "80")
+OPTIONS = ("compare", "--dataset", "digits", "--method", "adam", "--method", "adamcb", "--seeds", "1", "--epochs", "80")
 
 
 def columns(folder: Path) -> list[list[dict[str, str]]]:
-    return [read_rows(folder / name, without=("seconds",)) for name in ("results.csv", "selection.csv")]
+    return [read_rows(folder / name, without=CLOCKS) for name in ("results.csv", "selection.csv")]
 
 
 @pytest.fixture(scope="module")
@@ -36,12 +36,13 @@ def stop_midway(out: Path, number: int, *, everybody: bool):
     wait_until(lambda: sum(len(list(out.glob(name))) for name in saved) >= 2 or process.poll() is not None)
     assert process.poll() is None, "it should have been stopped before the end"
     (os.killpg if everybody else os.kill)(process.pid, number)
-    printed = process.communicate(timeout=60)[1]
-    wait_until(lambda: not processes_of_group(process.pid), seconds=20.0)
+    printed = process.communicate(timeout=patience(60.0))[1]
+    wait_until(lambda: not processes_of_group(process.pid))
     assert not (out / "results.csv").exists(), "it should have been stopped before the end"
     return process.returncode, printed
 
 
+@pytest.mark.slow
 def test_killed_and_started_again_it_ends_with_the_same_numbers(undisturbed, tmp_path):
     """SIGKILL to the command alone: its workers must not live on, nor leave anything that misleads the next."""
     code, _ = stop_midway(tmp_path, signal.SIGKILL, everybody=False)
@@ -54,6 +55,7 @@ def test_killed_and_started_again_it_ends_with_the_same_numbers(undisturbed, tmp
     assert seconds == sorted(seconds)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_cleanly_and_the_same_command_goes_on(undisturbed, tmp_path):
     """SIGINT to everybody, as a terminal sends it."""
     code, printed = stop_midway(tmp_path, signal.SIGINT, everybody=True)
@@ -71,16 +73,8 @@ def test_two_commands_do_not_write_to_one_folder(tmp_path, capsys):
     config = experiment.as_config(task)
     folder = ResultFolder(tmp_path, config)
     try:
-        options = ["--method", "adam", "--seeds", "1", "--epochs", "2", "--out", str(tmp_path)]
+        options = ["--dataset", "digits", "--method", "adam", "--seeds", "1", "--epochs", "2", "--out", str(tmp_path)]
         assert main(["compare", *options]) == 1
         assert f"Another adamcb is writing to {tmp_path}" in capsys.readouterr().err
     finally:
         folder.close()
-
-
-def test_sigterm_ends_like_ctrl_c_with_its_own_code(monkeypatch, capsys):
-    before = signal.getsignal(signal.SIGTERM)
-    monkeypatch.setattr(cli, "run_inspect", lambda *_: os.kill(os.getpid(), signal.SIGTERM))
-    assert main(["inspect", "anything"]) == 143
-    assert "The same command goes on" in capsys.readouterr().err
-    assert signal.getsignal(signal.SIGTERM) == before

@@ -10,19 +10,24 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from adamcb.lab.methods.rivals import (
+    ClassBalanced,
     InfoBatch,
     LastSeen,
     Presampling,
+    ResidualDistribution,
     Scorer,
     Scores,
     SelectiveBackprop,
+    Undersampling,
     VarianceReducerBandit,
+    WeightedLoss,
 )
 from adamcb.selection import Selection
 from tests.reference import rivals
 
 N, K = 23, 4
 LOSSES = np.random.default_rng(0).exponential(size=N)
+LABELS = np.array([5, 7, 7, 7] * 5 + [7, 7, 7])  # five of one class, eighteen of the other
 
 
 class Foretold(Scores):
@@ -49,6 +54,10 @@ BUILD: dict[str, Callable[[int], Selection]] = {
     "vrb": lambda seed: VarianceReducerBandit(N, K, total_steps=40, generator=generator(seed)),
     "infobatch": lambda seed: InfoBatch(N, K, total_steps=40, generator=generator(seed)),
     "selective-backprop": lambda seed: SelectiveBackprop(N, K, scorer=scorer, generator=generator(seed)),
+    "balanced-sampler": lambda seed: ClassBalanced(N, K, labels=LABELS, generator=generator(seed)),
+    "weighted-loss": lambda seed: WeightedLoss(N, K, labels=LABELS, generator=generator(seed)),
+    "undersampling": lambda seed: Undersampling(N, K, labels=LABELS, generator=generator(seed)),
+    "rad": lambda seed: ResidualDistribution(N, K, losses=LOSSES.__getitem__, period=6, generator=generator(seed)),
     "presampling": lambda seed: Presampling(N, K, scorer=scorer, threshold=1.05, generator=generator(seed)),
 }
 

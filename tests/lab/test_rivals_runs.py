@@ -123,7 +123,7 @@ def test_looking_ahead_is_on_the_clock(few_task, tmp_path, monkeypatch):
     run = Run(Experiment(batch_size=60, epochs=3), "selective-backprop", 0, few_task, tmp_path, ignore)
     run.train()
     assert len(calls) >= 8  # at least one a step from the second epoch on
-    assert run.seconds >= 0.01 * len(calls)
+    assert run.clock.wall_seconds >= 0.01 * len(calls)
 
 
 def test_more_evaluations_change_nothing_else(few_task, tmp_path):
@@ -142,13 +142,18 @@ def test_processor_time_does_not_grow_while_others_have_the_processor():
     clock.start()
     time.sleep(0.2)
     clock.stop()
-    assert clock.seconds >= 0.2
-    assert clock.cpu_seconds < 0.1
+    assert clock.wall_seconds >= 0.2
+    assert clock.seconds < 0.1
     clock.start()
-    while time.process_time() - clock._cpu_start < 0.05:
+    while time.process_time() - clock._start < 0.05:
         pass
     clock.stop()
-    assert 0.05 <= clock.cpu_seconds <= clock.seconds
+    assert 0.05 <= clock.seconds <= clock.wall_seconds
+    accelerated = Clock(accelerator=True)
+    accelerated.start()
+    time.sleep(0.01)
+    accelerated.stop()
+    assert accelerated.seconds >= 0.01
     again = Clock()
     again.set(clock.read())
     assert again.read() == clock.read()
@@ -181,7 +186,7 @@ def test_label_noise_decides_the_numbers_and_is_the_same_for_all_methods(few, tm
         Experiment(label_noise=1.5)
 
 
-def test_compare_takes_rivals_label_noise_and_a_cosine(tmp_path, capsys):
+def test_compare_takes_rivals_label_noise_and_a_cosine(tmp_path, capsys, here):
     options = ["compare", "--fraction", "0.2", "--seeds", "1", "--epochs", "1", "--batch-size", "60", "--jobs", "1"]
     options += ["--out", str(tmp_path), "--method", "adam", "--method", "infobatch", "--schedule", "cosine"]
     assert main([*options, "--label-noise", "0.1"]) == 0

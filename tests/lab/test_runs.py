@@ -10,12 +10,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from pytest import approx
 
 from adamcb import AdamCB, AdamX
 from adamcb._seeds import derived_seed
+from adamcb.lab import Task
 from adamcb.lab.errors import Interrupted
 from adamcb.lab.experiment import Experiment
-from adamcb.lab.methods import METHODS, Method, get_method
+from adamcb.lab.methods import DEFAULT_METHODS, METHODS, Method, get_method
 from adamcb.lab.results import read_json, write_json
 from adamcb.lab.runs import Progress, Run, evaluation, run
 from adamcb.lab.runs.building import build_optimizer, build_trainer, initial_model
@@ -24,6 +26,7 @@ from adamcb.lab.runs.watch import Watch
 from adamcb.lab.seeds import SELECTION
 from adamcb.lab.tasks.datasets import load_dataset
 from adamcb.lab.tasks.images import image_task
+from adamcb.lab.tasks.schedules import SCHEDULES
 from adamcb.training import Meter
 
 DROPOUT_MODEL = """
@@ -68,12 +71,12 @@ def outcome(folder: Path, method: str) -> dict:
     """Return what a run left, without the seconds."""
     done = read_json(folder / ".runs" / f"{method}-seed1" / "done.json")
     for row in (*done["results"], *done.get("between", [])):
-        del row["seconds"]
-        row.pop("cpu_seconds", None)
-    chosen = folder / "chosen" / f"{method}-seed1.npz"
-    if chosen.is_file():
-        with np.load(chosen) as arrays:
-            done |= {name: arrays[name].tolist() for name in arrays.files}
+        del row["seconds"], row["wall_seconds"]
+    for kind in ("samples", "chosen"):
+        path = folder / kind / f"{method}-seed1.npz"
+        if path.is_file():
+            with np.load(path) as arrays:
+                done |= {f"{kind} {name}": arrays[name].astype(str).tolist() for name in arrays.files}
     return done
 
 
@@ -122,8 +125,8 @@ def test_rows_that_the_checkpoint_does_not_know_of_are_dropped(data, dropout_mod
 
     with pytest.raises(Interrupted):
         train(experiment, "adamcb-paper", data, tmp_path / "killed", stop)
-    rows = [{**row, "seconds": 1.0} for row in undisturbed["results"]]
-    ahead = {"results": rows, "selection": undisturbed["selection"], "seconds": 1e6, "cpu_seconds": 1e6}
+    rows = [{**row, "seconds": 1.0, "wall_seconds": 1.0} for row in undisturbed["results"]]
+    ahead = {"results": rows, "selection": undisturbed["selection"], "seconds": 1e6, "wall_seconds": 1e6}
     write_json(tmp_path / "killed" / ".runs" / "adamcb-paper-seed1" / "progress.json", ahead)
     run = make_run(experiment, "adamcb-paper", 1, data, tmp_path / "killed", lambda progress: None)
     run.train()
@@ -187,6 +190,7 @@ from adamcb.lab.methods import METHODS
 from adamcb.lab.runs.building import default_selection, warm_up
 from adamcb.lab.tasks.datasets import load_dataset
 from adamcb.lab.tasks.images import image_task
+from adamcb.lab.tasks.schedules import SCHEDULES
 
 names = [f"adamcb.selection.{module.name}" for module in pkgutil.iter_modules(adamcb.selection.__path__)]
 rooms = [importlib.import_module(name) for name in names]
@@ -262,7 +266,7 @@ def test_every_method_has_the_settings_of_table_2(method: Method, data):
     assert group["weight_decay"] == 0
     if isinstance(optimizer, AdamX):
         assert group["beta1_decay"] == 1 - 1e-8
-        assert group["bias_correction"] == (method.name in ("adamcb", "adamx"))
+        assert group["bias_correction"] == (method.name in ("adamcb", "adamcb-smaller", "adamx"))
     if method.name.startswith("adambs") or method.name in ("adamcb-paper", "adamcb-listing"):
         assert (method.exploration, method.scores) == (0.4, "exact")
 
@@ -282,6 +286,30 @@ def test_an_optimizer_replaces_all_but_those_that_a_method_is_about(data):
         "adamx": "AdamX",
         "adamcb-paper": "AdamX",
     }
+
+
+def test_all_methods_of_a_task_step_with_its_optimizer(data):
+    task = Task("plain", image_task(data, "logistic").model, data.train, data.test)
+    experiment = Experiment().completed(task)
+    kinds = {name: type(build_optimizer(experiment, get_method(name), task, task.model())) for name in DEFAULT_METHODS}
+    assert set(kinds.values()) == {torch.optim.Adam}
+
+
+@pytest.mark.skipif(not hasattr(torch.optim, "Muon"), reason="torch 2.9 or later")
+def test_muon_steps_matrices_and_adamw_the_rest_under_one_schedule(data, tmp_path):
+    task = image_task(data, "logistic", optimizer="muon", lr=0.02, weight_decay=0.1, schedule="cosine", epochs=2)
+    experiment = Experiment(methods=("adam",), seeds=1).completed(task)
+    optimizers = build_optimizer(experiment, get_method("adam"), task, task.model())
+    assert isinstance(optimizers, tuple)
+    assert [type(one).__name__ for one in optimizers] == ["Muon", "AdamW"]
+    assert [parameter.dim() for one in optimizers for parameter in one.param_groups[0]["params"]] == [2, 1]
+    assert [one.param_groups[0]["weight_decay"] for one in optimizers] == [0.1, 0.1]
+    run = Run(experiment, "adam", 0, task, tmp_path, lambda progress: None)
+    run.train()
+    rates = [one.param_groups[0]["lr"] for one in run.trainer.optimizers]
+    last = 0.02 * SCHEDULES["cosine"](run.total_steps - 1, run.total_steps)
+    assert rates == approx([last, last])
+    assert run.results[-1]["train_loss"] < 0.95 * run.results[0]["train_loss"]
 
 
 def test_methods_differ_only_where_their_names_say():
@@ -305,6 +333,8 @@ def test_methods_differ_only_where_their_names_say():
         "adamcb-paper": ("ProofFeedback(max_norm=None)", "AdamX", True),
         "adamcb-listing": ("ListingFeedback(max_norm=None)", "AdamX", True),
         "adamcb": (None, "AdamX", True),
+        "adamcb-smaller": (None, "AdamX", True),
+        "small-batches": ("SmallBatches", "Adam", False),
     }
 
 
@@ -338,9 +368,10 @@ def test_a_watch_reads_as_the_meter_does_and_counts_batches_of_any_size(data):
         assert readings[name] == pytest.approx(meter[name], rel=1e-12)
     assert again.read(trainer.selection) == readings
     for one in (watch, again):
-        assert one.counts.tolist() == counts.tolist()
         assert (one.num_draws, one.samples_drawn) == (len(sizes), sum(sizes))
     assert min(sizes) < 60 == max(sizes)
+    table = trainer.samples()
+    assert table.count.tolist() == counts[table.index].tolist()
     relative = trainer.selection.inclusion_probs() * len(data.train) / 60
     assert readings["prob_q50"] == pytest.approx(float(np.median(relative)))
     assert readings["prob_min"] == pytest.approx(relative.min())

@@ -3,21 +3,28 @@
 import colorsys
 import io
 import itertools
+import re
+import statistics
 from pathlib import Path
 
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
+from pytest import approx
 from rich.console import Console
 
 import adamcb
+from adamcb._files import whole_file
 from adamcb.lab.commands.bench import run_benchmarks
-from adamcb.lab.commands.inspect import Chosen, find_chosen, inspect_run
+from adamcb.lab.commands.inspect import find_samples, inspect_run
 from adamcb.lab.errors import LabError
-from adamcb.lab.output.figures import draw_comparison
-from adamcb.lab.output.looks import LOOKS, look_of
+from adamcb.lab.output import figures, looks
+from adamcb.lab.output.figures import draw_comparison, draw_panel
+from adamcb.lab.output.looks import COLORS, DASHES, LOOKS, look_of
 from adamcb.lab.output.tables import markdown_table, terminal_tables
-from adamcb.lab.results import whole_file, write_json
-from adamcb.lab.results.summary import summarize, summary_columns
+from adamcb.lab.results import write_arrays, write_json
+from adamcb.lab.results.columns import measures_of
+from adamcb.lab.results.summary import all_diverged, summarize, summary_columns
 
 CONFIG = {
     "dataset": "digits",
@@ -50,6 +57,7 @@ def rows() -> list[dict]:
             "step": 10 * epoch,
             "samples": 320 * epoch,
             "seconds": (2.0 if method == "mine" else 1.0) * epoch + seed,
+            "wall_seconds": 10.0 * epoch,
             "train_loss": loss,
             "test_loss": loss + 0.1,
             "train_accuracy": 1.0 - loss / 4,
@@ -78,7 +86,8 @@ def test_summary_is_what_one_gets_by_hand():
 def test_a_run_that_ended_early_counts_nowhere():
     short = [row for row in rows() if (row["method"], row["seed"]) != ("mine", 0) or row["epoch"] < 2]
     mine = summarize(short, CONFIG)[1]
-    assert (mine["runs"], mine["final_train_loss"], mine["final_train_loss_std"]) == (1, 0.7, None)
+    assert (mine["runs"], mine["diverged_runs"]) == (1, 1)
+    assert (mine["final_train_loss"], mine["final_train_loss_std"]) == (0.7, None)
     text = markdown_table(summarize(short, CONFIG), CONFIG)
     assert "| Mine (1 of 2 diverged) | 0.7000 |" in text
     none = summarize([row for row in rows() if row["method"] == "adam" or row["epoch"] == 0], CONFIG)[1]
@@ -89,12 +98,19 @@ def test_tables_show_mean_deviation_and_what_was_not_reached():
     summary = summarize(rows(), CONFIG)
     text = markdown_table(summary, CONFIG)
     assert "| Adam | 0.5000 ± 0.1414 | 0.5000 ± 0.1414 |" in text
-    assert "| 4.5 | 10 (1/2) | 2.0 (1/2) |" in text
+    assert "| 4.5 | 20.0 | 10 (1/2) | 2.0 (1/2) |" in text
     for width in (200, 80):
         console = Console(width=width, record=True, file=io.StringIO())
         console.print(*terminal_tables(summary, CONFIG, width), sep="\n")
         shown = console.export_text()
-        for words in ("Mine", "best 0.5500 ± 0.2121", "77.50 ± 3.54 %", "10 (1/2)", "training accuracy", "seconds"):
+        for words in (
+            "Mine",
+            "best 0.5500 ± 0.2121",
+            "77.50 ± 3.54 %",
+            "10 (1/2)",
+            "training accuracy",
+            "wall seconds",
+        ):
             assert words in shown, f"not to be read at {width} columns"
 
 
@@ -113,12 +129,108 @@ def test_figures_say_what_they_show_and_are_the_same_file_each_time(tmp_path):
     ]
 
 
+def shown_tables(config: dict, results: list[dict], width: int = 200) -> str:
+    console = Console(width=width, record=True, file=io.StringIO())
+    console.print(*terminal_tables(summarize(results, config), config, width), sep="\n")
+    return console.export_text()
+
+
+def test_tables_say_nothing_twice_and_one_of_one():
+    config = {**CONFIG, "epochs": 1, "seeds": [0]}
+    shown = shown_tables(config, [row for row in rows() if row["seed"] == 0 and row["epoch"] < 2])
+    assert "mlp on digits: 1 epoch, 1 seed" in shown
+    assert "best" not in shown, "the last epoch was the best"
+    assert "standard deviation" not in shown
+    both = shown_tables(CONFIG, rows())
+    assert both.count("best") == 4, "of the second method alone, whose epochs before were better"
+
+
+def panels(folder: Path, results: list[dict], config: dict, monkeypatch: pytest.MonkeyPatch) -> Figure:
+    """Draw a comparison, and return its figure as it was saved."""
+    drawn: list[Figure] = []
+    monkeypatch.setattr(figures, "save", lambda figure, *_: drawn.append(figure) or [])
+    draw_comparison(folder, results, config)
+    drawn[0].draw_without_rendering()
+    return drawn[0]
+
+
+def test_figures_zoom_to_the_data_with_enough_marks(tmp_path, monkeypatch):
+    figure = panels(tmp_path, rows(), CONFIG, monkeypatch)
+    loss, accuracy = figure.axes[0], figure.axes[3]
+    assert accuracy.get_ylim()[0] > 100 * (0.9 - 2.0 / 4), "the value before training does not count"
+    for axes, (low, high) in ((axes, axes.get_ylim()) for axes in (loss, accuracy)):
+        assert sum(low <= tick <= high for tick in axes.get_yticks()) >= 3
+
+
+def test_legend_of_a_figure_holds_eight_long_names(tmp_path, monkeypatch):
+    names = [f"m{i}" for i in range(8)]
+    labels = {name: f"a method whose name takes up {'very ' * 9}much room, {name}" for name in names}
+    many = [{**row, "method": name} for name in names for row in rows() if row["method"] == "adam"]
+    figure = panels(tmp_path, many, {**CONFIG, "methods": names, "labels": labels}, monkeypatch)
+    box = figure.legends[0].get_window_extent()
+    assert len(figure.legends[0].get_texts()) == 8
+    assert box.x0 >= 0.0
+    assert box.x1 <= figure.bbox.width
+    assert all(axes.get_window_extent().height > 100 for axes in figure.axes)
+
+
+def test_run_that_diverged_is_drawn_apart_and_cuts_no_mean(tmp_path, monkeypatch):
+    lost = [row for row in rows() if (row["method"], row["seed"]) != ("mine", 0) or row["epoch"] < 2]
+    lost = [{**row, "train_loss": 1e9} if (row["method"], row["train_loss"]) == ("mine", 0.4) else row for row in lost]
+    figure = panels(tmp_path, lost, CONFIG, monkeypatch)
+    lines = {line.get_label(): line for line in figure.axes[0].lines}
+    assert lines["Mine (1 of 2 diverged)"].get_ydata() == pytest.approx([2.0, 1.0, 0.7])
+    (cross,) = [line for line in figure.axes[0].lines if line.get_marker() == "x"]
+    assert cross.get_xdata() == [1]
+    assert figure.axes[0].get_ylim()[1] == pytest.approx(np.asarray(cross.get_ydata())[0])
+    assert figure.axes[0].get_ylim()[1] < 10.0
+
+
+def test_bands_of_figures_are_standard_deviations_of_a_sample():
+    axes = Figure().add_subplot()
+    loss = next(measure for measure in measures_of(CONFIG) if measure.name == "train_loss")
+    draw_panel(axes, rows(), CONFIG, loss, "epochs")
+    for band, method in zip(axes.collections, CONFIG["methods"], strict=True):
+        ends = [LOSSES[method, seed][-1] for seed in range(2)]
+        mean, spread = statistics.fmean(ends), statistics.stdev(ends)
+        corners = np.asarray(band.get_paths()[0].vertices)
+        last = sorted(set(corners[corners[:, 0] == 2.0, 1].round(9).tolist()))
+        assert last == approx([mean - spread, mean + spread])
+
+
+def test_a_run_that_diverged_is_in_no_curve_of_a_figure():
+    marked = [{**row, "diverged": "step 15"} if row["seed"] == 1 and row["method"] == "mine" else row for row in rows()]
+    axes = Figure().add_subplot()
+    loss = next(measure for measure in measures_of(CONFIG) if measure.name == "train_loss")
+    draw_panel(axes, marked, CONFIG, loss, "epochs")
+    means = [line for line in axes.get_lines() if not str(line.get_label()).startswith("_")]
+    assert [np.asarray(line.get_ydata())[-1] for line in means] == approx([0.5, 0.5])
+    nobody = [{**row, "diverged": "step 15"} for row in rows()]
+    summary = summarize(nobody, CONFIG)
+    assert [(record["runs"], record["diverged_runs"]) for record in summary] == [(0, 2), (0, 2)]
+    assert "| Adam (2 of 2 diverged) | – |" in markdown_table(summary, CONFIG)
+    assert all_diverged(summary)
+    assert not all_diverged(summarize(marked, CONFIG))
+
+
+def test_the_page_has_the_colors_of_the_figures():
+    """And their dashes; the colors themselves come from the same list."""
+    sheet = (Path(looks.__file__).parent / "report" / "page" / "style.css").read_text()
+    for number in range(len(COLORS)):
+        assert f".c{number} {{ stroke: var(--c{number}); }} .area.c{number}, .dot.c{number}" in sheet
+        assert f".dot.c{number} {{ fill: var(--c{number}); }}" in sheet
+    for number, dashes in enumerate(DASHES):
+        strokes = re.search(rf"\.line\.d{number} {{ stroke-dasharray: ([0-9. ]+|none); }}", sheet)
+        assert strokes is not None
+        assert len(strokes[1].split()) == (1 if dashes == "-" else len(dashes[1]))
+
+
 def test_methods_can_be_told_apart_without_color():
     strangers = [look_of(name, ["adam", "one", "two"]) for name in ("one", "two")]
-    looks = [*LOOKS.values(), *strangers]
-    assert len({look.marker for look in looks}) == len(looks)
+    all_looks = [*LOOKS.values(), *strangers]
+    assert len({look.marker for look in all_looks}) == len(all_looks)
     okabe_ito = {"#000000", "#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7", "#999999"}
-    assert {look.color for look in looks} <= okabe_ito
+    assert {look.color for look in all_looks} <= okabe_ito
     solid = [look.color for look in LOOKS.values() if look.dashes == "-"]
     for one, other in itertools.combinations(solid, 2):
         assert abs(lightness(one) - lightness(other)) > 0.2, "solid lines must differ in gray"
@@ -147,52 +259,71 @@ def test_a_file_is_written_whole_or_not_at_all(tmp_path):
 @pytest.fixture
 def run_folder(tmp_path: Path) -> Path:
     write_json(tmp_path / "config.json", CONFIG)
-    (tmp_path / "chosen").mkdir()
-    np.savez(
+    for name in ("chosen", "samples"):
+        (tmp_path / name).mkdir()
+    columns = {
+        "index": np.array([7, 3, 9, 5, 0]),
+        "count": np.array([50, 40, 30, 20, 0]),
+        "last_score": np.array([0.5, 0.25, np.nan, 1.0, np.nan]),
+        "mean_score": np.array([0.5, 0.25, np.nan, 1.0, np.nan]),
+        "mean_loss": np.array([3.0, 2.0, 1.0, 0.5, np.nan]),
+        "suspicion": np.array([1.0, 0.75, 0.5, 0.25, np.nan]),
+    }
+    for name in ("mine", "adam"):
+        write_arrays(tmp_path / "samples" / f"{name}-seed0.npz", **columns)
+    write_arrays(
         tmp_path / "chosen" / "mine-seed0.npz",
         index=np.array([7, 3, 9, 5]),
         count=np.array([50, 40, 30, 20]),
         label=np.array([0, 0, 1, 1]),
         prediction=np.array([0, 1, 1, 0]),
-        loss=np.array([0.1, 2.0, 0.2, 3.0], dtype=np.float32),
+        loss=np.array([3.0, 2.0, 1.0, 0.5]),
         image=np.zeros((4, 6, 6, 3), dtype=np.uint8),
     )
     return tmp_path
 
 
-def test_likely_label_errors_come_first(run_folder, capsys):
-    assert inspect_run(run_folder, None, 0, None, Console(width=100)) == 0
-    shown = capsys.readouterr().out
-    numbers = [line.split("│")[1].strip() for line in shown.splitlines() if line.startswith("│")]
-    assert numbers == ["3", "5", "7", "9"]
+def listed(shown: str) -> list[list[str]]:
+    return [[cell.strip() for cell in line.split("│")[1:-1]] for line in shown.splitlines() if line.startswith("│")]
+
+
+def test_the_largest_mean_losses_come_first_whatever_the_model_says(run_folder, capsys):
+    assert inspect_run(run_folder, None, 0, None, Console(width=100), count=3) == 0
+    rows = listed(capsys.readouterr().out)
+    assert [row[0] for row in rows] == ["7", "3", "9"]
+    assert rows[0] == ["7", "1.0000", "3.000", "50", *rows[0][4:]]
+    assert [row[5] == "the same" for row in rows] == [True, False, True]
     assert (run_folder / "inspect-mine-seed0.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_order_is_by_doubt_and_then_by_count():
-    fields = {name: np.zeros(4) for name in ("index", "loss", "image")}
-    chosen = Chosen(
-        **fields,
-        count=np.array([9, 8, 7, 7]),
-        label=np.array([0, 0, 0, 0]),
-        prediction=np.array([0, 1, 0, 2]),
-        class_names=(),
-    )
-    assert chosen.order().tolist() == [1, 3, 0, 2]
+def test_the_table_of_all_samples_is_exported(run_folder, tmp_path, capsys):
+    place = tmp_path / "all.csv"
+    assert inspect_run(run_folder, "adam", 0, None, Console(width=100), count=2, csv=place) == 0
+    assert not list(run_folder.glob("*.png")), "adam has a table and no pictures"
+    assert place.read_text().splitlines() == [
+        "index,count,last_score,mean_score,mean_loss,suspicion",
+        "7,50,0.5,0.5,3,1",
+        "3,40,0.25,0.25,2,0.75",
+        "9,30,,,1,0.5",
+        "5,20,1,1,0.5,0.25",
+        "0,0,,,,",
+    ]
+    with pytest.raises(LabError, match="table cannot be written"):
+        inspect_run(run_folder, "adam", 0, None, Console(width=100), csv=tmp_path / "nowhere" / "all.csv")
+    with pytest.raises(LabError, match="`--count` must be at least 1, got 0"):
+        inspect_run(run_folder, "adam", 0, None, Console(width=100), count=0)
 
 
 @pytest.mark.parametrize(
     ("method", "seed", "message"),
-    [
-        ("adma", 0, "`--method` must be one of adam, mine"),
-        ("adam", 0, "only methods with a bandit"),
-        (None, 5, "seed 5"),
-    ],
+    [("adma", 0, "`--method` must be one of adam, mine"), ("adam", 1, "of adam with seed 1"), (None, 5, "seed 5")],
 )
 def test_what_cannot_be_inspected_is_named(run_folder, method, seed, message):
     with pytest.raises(LabError, match=message):
-        find_chosen(run_folder, method, seed)
+        find_samples(run_folder, method, seed)
     with pytest.raises(LabError, match="has no config.json"):
-        find_chosen(run_folder / "chosen", None, 0)
+        find_samples(run_folder / "chosen", None, 0)
+    assert find_samples(run_folder / "chosen" / "mine-seed0.npz", None, 0) == run_folder / "samples" / "mine-seed0.npz"
 
 
 def test_a_benchmark_runs_from_the_checkout(capfd):

@@ -75,16 +75,16 @@ def make(**changes) -> Task:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"test": samples(0)}, r"`test` of a task must not be empty, got len\(test\)=0"),
-        ({"train": iter([])}, "`train` of a task must be map-style"),
-        ({"model": nn.Linear(3, 2)}, "`model` of a task must be a function that builds a model, got a model"),
+        ({"test": samples(0)}, r"`test` must not be empty, got len\(test\)=0"),
+        ({"train": iter([])}, "`train` must be map-style"),
+        ({"model": nn.Identity()}, "`model` of a task must be a function that builds a model, got a model"),
         ({"model": None}, "`model` of a task must be a function"),
         ({"loss": 3}, "`loss` of a task must be a function, got a int"),
         ({"metrics": ["accuracy"]}, "`metrics` of a task must be a dict"),
         ({"metrics": {"loss": len}}, "names other than 'loss'"),
         ({"metrics": {"mine": 3}}, r"`metrics\['mine'\]` of a task must be a function"),
         ({"schedule": "linear"}, "`schedule` must be one of"),
-        ({"optimizer": "muon"}, "`optimizer` must be one of"),
+        ({"optimizer": "lbfgs"}, "`optimizer` must be one of"),
         ({"lr": math.nan}, "`lr` must be"),
         ({"epochs": 0}, "`epochs` must be"),
     ],
@@ -114,14 +114,65 @@ def broken(*arguments):
         ({"loss": detached}, "must depend on the model's parameters"),
         ({"loss": lambda model, batch: 0.0}, "must return a tensor, got a float"),
         ({"metrics": {"luck": broken}}, r"`metrics\['luck'\]` of mine must work .* raised RuntimeError: no luck"),
+        (
+            {"metrics": {"none": lambda *_: math.nan}},
+            r"`metrics\['none'\]` of mine must return a finite number, got nan",
+        ),
         ({"model": broken}, "`model` of mine must work .* raised RuntimeError"),
         ({"model": lambda: 3}, "`model` of mine must return an nn.Module, got a int"),
     ],
-    ids=["reduced loss", "no gradient", "no tensor", "metric", "model raises", "no module"],
+    ids=["reduced loss", "no gradient", "no tensor", "metric", "not finite", "model raises", "no module"],
 )
 def test_what_would_fail_in_training_fails_before_it(changes, message):
     with pytest.raises(LabError, match=message):
         check_task(make(**changes))
+
+
+class Shrinking(TensorDataset):
+    def __getitem__(self, index):
+        self.tensors = tuple(tensor[:-1] for tensor in self.tensors)
+        return super().__getitem__(index)
+
+
+def test_a_dataset_that_changes_its_length_is_refused():
+    with pytest.raises(LabError, match=r"`train` of mine must keep its length, got 20 at first and \d+ later"):
+        check_task(make(train=Shrinking(*samples(20).tensors)))
+    with pytest.raises(LabError, match=r"`test` of mine must keep its length, got 8 at first and"):
+        check_task(make(test=Shrinking(*samples(8).tensors)))
+
+
+BAD_TASKS = {
+    "reduced loss": ("loss=lambda model, batch: loss(model, batch).mean()", "must return one loss per sample"),
+    "metric": ("metrics={'luck': lambda outputs, targets: 1 / 0}", "metrics['luck']` of line must work on its samples"),
+    "one model": ("model=lambda: MODEL", "must build a new model each time"),
+    "length": ("train=Shrinking(*splits[0].tensors)", "must keep its length"),
+    "empty test": ("test=TensorDataset(inputs[:0], targets[:0])", "`test` must not be empty"),
+}
+
+
+@pytest.mark.parametrize(("change", "message"), BAD_TASKS.values(), ids=BAD_TASKS)
+def test_a_bad_task_ends_the_command_before_it_trains(change, message, task_file, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    own = (
+        TASK_FILE
+        + f"""
+from dataclasses import replace
+MODEL = build()
+class Shrinking(TensorDataset):
+    def __getitem__(self, index):
+        self.tensors = tuple(tensor[:-1] for tensor in self.tensors)
+        return super().__getitem__(index)
+def bad():
+    return replace(task, {change})
+"""
+    )
+    task_file.write_text(own)
+    before = sorted(tmp_path.iterdir())
+    assert main(["compare", "--task", f"{task_file}:bad", "--seeds", "1", "--jobs", "1"]) == 1
+    printed = capsys.readouterr().err
+    assert message in printed
+    assert "Traceback" not in printed
+    assert sorted(path for path in tmp_path.iterdir() if path.name != "__pycache__") == before
 
 
 def test_a_model_function_that_returns_one_object_twice_is_refused():
@@ -246,7 +297,8 @@ def test_a_task_from_python_is_compared_and_saved(task_file, tmp_path):
     place = comparison.save(tmp_path / "kept")
     assert {"report.html", "summary.md", "results.csv", "epochs.png"} <= {path.name for path in place.iterdir()}
     assert (place / "summary.md").read_text().startswith(comparison.verdict)
-    assert comparison.verdict in (place / "report.html").read_text()
+    reason, _, _ = comparison.verdict.rpartition(": ")  # the page puts the advice in front
+    assert reason in (place / "report.html").read_text()
     folder = comparison.folder
     del comparison
     assert not folder.exists()
@@ -258,7 +310,7 @@ def vars_of(path: Path) -> dict:
     return found
 
 
-def test_a_task_from_a_file_gives_the_same_numbers_as_from_python(task_file, tmp_path, capsys):
+def test_a_task_from_a_file_gives_the_same_numbers_as_from_python(task_file, tmp_path, capsys, here):
     options = ["compare", "--task", f"{task_file}:task", "--method", "adam", "--seeds", "1", "--jobs", "1"]
     assert main([*options, "--out", str(tmp_path / "shell"), "--json"]) == 0
     printed = json.loads(capsys.readouterr().out)
@@ -280,6 +332,20 @@ def test_optimizer_and_weight_decay_reach_the_runs(task_file, tmp_path):
         losses[name] = found.summary[0]["final_train_loss"]
     assert found.config["labels"] == {"adam": "AdamW"}
     assert losses["own"] != losses["adamw"]
+
+
+def test_augmentation_reaches_the_runs_of_images(tmp_path):
+    losses = {}
+    for name in (None, "flip-and-shift"):
+        experiment = Experiment(
+            fraction=0.2, model="logistic", methods=("adam",), seeds=1, max_steps=3, augmentation=name
+        )
+        found = run_comparison(experiment, Options(out=tmp_path / str(name), jobs=0), Console(quiet=True))
+        losses[name] = found.summary[0]["final_train_loss"]
+        assert found.results[0]["train_loss"] == losses.setdefault("start", found.results[0]["train_loss"])
+    assert losses[None] != losses["flip-and-shift"]
+    with pytest.raises(LabError, match="`--augmentation` must not be given beside --task"):
+        Experiment(task="rare-events", augmentation="flip-and-shift").load_task()
 
 
 def test_protein_is_split_by_block(tmp_path):

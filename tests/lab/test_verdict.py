@@ -8,6 +8,7 @@ from adamcb.lab.results.verdict import compare_with, verdict
 CONFIG = {
     "methods": ["adam", "mine"],
     "labels": {"adam": "Adam", "mine": "Mine"},
+    "seeds": [0, 1, 2],
     "chooses": ["mine"],
     "metrics": [{"name": "accuracy", "better": "higher", "percent": True}],
 }
@@ -76,7 +77,7 @@ def test_a_metric_that_is_surely_worse_speaks_against_it():
 
 
 def test_one_seed_cannot_speak_against_it():
-    words = verdict(both([2.0, 0.5, 0.2], better=-0.02, seeds=1), CONFIG, BATCHES)
+    words = verdict(both([2.0, 0.5, 0.2], better=-0.02, seeds=1), {**CONFIG, "seeds": [0]}, BATCHES)
     assert "−2.00 (one seed) points: use it." in words
 
 
@@ -105,9 +106,35 @@ def test_without_metrics_the_test_loss_decides():
     assert "test loss −0.30 ± 0.00: use it." in words
 
 
-def test_runs_that_diverged_cannot_be_compared():
+def diverged(rows: list[dict], *runs: tuple[str, int]) -> list[dict]:
+    """Mark runs as diverged, which says so in all of their rows; their last one is missing, or is not."""
+    return [{**row, "diverged": "step 15" if (row["method"], row["seed"]) in runs else None} for row in rows]
+
+
+MINE, ADAM = (tuple((name, seed) for seed in range(3)) for name in ("mine", "adam"))
+
+
+def test_runs_that_ended_early_cannot_be_compared():
     rows = [row for row in both([2.0, 0.5, 0.2]) if row["method"] == "adam" or row["epoch"] < 2]
-    assert verdict(rows, CONFIG, BATCHES) == "Mine: no run can be compared with one of Adam; see the notes."
+    assert verdict(rows, CONFIG, BATCHES) == "Mine: no run can be compared with one of Adam: Mine diverged."
+
+
+def test_runs_that_diverged_decide_nothing():
+    rows = both([2.0, 0.5, 0.2], better=0.02)
+    assert verdict(rows, CONFIG, BATCHES).endswith("points: use it.")
+    for runs, name in ((MINE, "Mine"), (ADAM, "Adam")):
+        words = verdict(diverged(rows, *runs), CONFIG, BATCHES)
+        assert words == f"Mine: no run can be compared with one of Adam: {name} diverged."
+    assert "Every run diverged" in verdict(diverged(rows, *MINE, *ADAM), CONFIG, BATCHES)
+    assert "Every run diverged" in verdict([], CONFIG, BATCHES)
+
+
+def test_a_method_that_diverges_now_and_then_is_not_advised_unless_the_baseline_does_too():
+    rows = both([2.0, 0.5, 0.2], better=0.02)
+    words = verdict(diverged(rows, MINE[1]), CONFIG, BATCHES)
+    assert words.endswith(" points, but 1 of its 3 runs diverged: not here.")
+    assert "+2.20" in words  # of seeds 0 and 2: 2.0 and 2.4 points
+    assert verdict(diverged(rows, MINE[1], ADAM[2]), CONFIG, BATCHES).endswith("(one seed) points: use it.")
 
 
 @pytest.mark.parametrize("methods", [["adam"], ["mine"]])

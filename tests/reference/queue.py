@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 import numpy as np
 
+from tests.reference.attention import SlowAttention
+
 _MASK = 2**64 - 1
 
 
@@ -38,6 +40,8 @@ class SlowQueue:
         self.places = [uniform() for _ in range(n)]
         self.visited = [False] * n
         self.scores: list[float] = []
+        window = min(max(n // batch_size / 5, 10.0), 50.0)
+        self.attention = SlowAttention(n, 1.0 - 1.0 / window)
 
     def highest_rate(self) -> float:
         return max(self.share * min(sum(self.rates), self.n), self.low)
@@ -71,9 +75,16 @@ class SlowQueue:
                 batch.append(number)
                 probs.append(k * self.rates[number] / math.fsum(self.rates))
                 self.visited[number] = True
+        self.attention.draws += 1
         return batch, probs
 
-    def update(self, indices, probs, scores, *, rate=0.3, bound=1.0, memory=0.9) -> None:
+    def update(self, indices, probs, scores) -> None:
+        if self.attention.awake:
+            self.learn(indices, probs, scores)
+        if self.attention.note(scores, probs):
+            self.weights = [1.0] * self.n
+
+    def learn(self, indices, probs, scores, *, rate=0.3, bound=1.0, memory=0.9) -> None:
         rates = [self.rate_by_weight(i) for i in indices]
         now = [len(indices) * r / self.n for r in rates]
         squares = [(score / r) ** 2 for score, r in zip(scores, rates, strict=True)]

@@ -113,10 +113,11 @@ def test_a_bandit_learns_from_a_part_of_a_draw(feedback):
     [
         (([1, 2, 3], 0.1), r"`len\(indices\)` must be at most 2, got len\(indices\)=3"),
         (([1], 0.1), r"`len\(indices\)` must be at least 2"),
-        (([1, 10], 0.1), r"`indices` must lie in \[0, num_samples=10\), got indices\[1\]=10"),
+        (([1, 10], 0.1), r"`indices` must hold integers in \[0, 10\), got indices\[1\]=10"),
+        (([1, 1], 0.1), r"`indices` must be distinct, got 1 that repeat another"),
+        (([1, 2], [0.1, 1.1]), r"`probs` must lie in \(0, 1\], got probs\[1\]=1.1"),
         (([-1, 2], 0.1), r"got indices\[0\]=-1"),
-        (([1.0, 2.0], 0.1), r"`indices` must be a vector of integers, got float64 of shape \(2,\)"),
-        (([1, 2], [0.1, 0.0]), r"`probs` must be above 0, got probs\[1\]=0.0"),
+        (([1, 2], [0.1, 0.0]), r"`probs` must lie in \(0, 1\], got probs\[1\]=0.0"),
         (([1, 2], [0.1]), r"`probs` must be a vector of length 2, got probs of shape \(1,\)"),
         (([1, 2], 0.1, [1.0, float("nan")]), r"got loss_weights\[1\]=nan"),
     ],
@@ -124,6 +125,34 @@ def test_a_bandit_learns_from_a_part_of_a_draw(feedback):
 def test_a_draw_that_cannot_be_is_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         Bare(10, 2).make_draw(*arguments)
+
+
+def test_indices_must_be_integers():
+    with pytest.raises(TypeError, match="`indices` must hold integers, got indices of dtype float64"):
+        Bare(10, 2).make_draw([1.0, 2.0], 0.1)
+
+
+def test_a_selection_that_repeats_samples_says_so():
+    class Repeating(Bare):
+        repeats = True
+
+    state = Repeating(10, 2).make_draw([1, 1], 1.5).state_dict()
+    assert Draw.from_state(state).indices.tolist() == [1, 1]
+    with pytest.raises(ValueError, match="must be distinct"):
+        Draw.from_state(state, repeats=False)
+    with pytest.raises(ValueError, match=r"`state\['probs'\]` must lie in \(0, 1\], got state\['probs'\]\[0\]=1.5"):
+        Draw.from_state({**state, "indices": torch.tensor([1, 2])}, repeats=False)
+    with pytest.raises(TypeError, match=r"`state\['indices'\]` must hold integers"):
+        Draw.from_state({**state, "indices": torch.tensor([1.0, 2.5])})
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes"), [(UniformSelection, (40, 8)), (CombinatorialBandit, (39, 8)), (CombinatorialBandit, (40, 7))]
+)
+def test_a_draw_of_another_selection_with_the_same_seed_is_refused(kind, sizes):
+    draw = kind(*sizes, generator=seeded()).draw()
+    with pytest.raises(ValueError, match="must be a draw of this selection"):
+        CombinatorialBandit(40, 8, generator=seeded()).update(draw, np.ones(len(draw)))
 
 
 def test_a_draw_is_its_own_copy_and_takes_other_loss_weights():
@@ -151,7 +180,7 @@ def test_a_saved_draw_may_be_of_any_size_up_to_the_largest():
     assert again.indices.tolist() == draw.indices.tolist()
     with pytest.raises(ValueError, match=r"`len\(saved\['indices'\]\)` must be at most 7"):
         Draw.from_state(draw.state_dict(), max_size=7, name="saved")
-    with pytest.raises(ValueError, match="must be below num_samples=5"):
+    with pytest.raises(ValueError, match=r"must hold integers in \[0, 5\)"):
         Draw.from_state(draw.state_dict(), num_samples=5)
     with pytest.raises(ValueError, match=r"`state\['probs'\]` must be a vector of length 8"):
         Draw.from_state({**draw.state_dict(), "probs": torch.ones(7)})
@@ -197,25 +226,31 @@ def test_shuffled_epochs_hand_out_every_sample_once_and_go_on_from_a_state():
     ("thing", "line"),
     [
         (
-            CombinatorialBandit(100, 7),
+            CombinatorialBandit(100, 7, generator=seeded()),
             "CombinatorialBandit(num_samples=100, batch_size=7, exploration=0.4, "
             "feedback=ScaleFree(rate=0.3, bound=1.0, memory=0.9), gate=Gate(min_gain=0.1))",
         ),
         (
-            CombinatorialBandit(100, 7, exploration=1, feedback="proof"),
+            CombinatorialBandit(100, 7, exploration=1, feedback="proof", generator=seeded()),
             "CombinatorialBandit(num_samples=100, batch_size=7, exploration=1.0, "
             "feedback=ProofFeedback(max_norm=None), gate=None)",
         ),
         (
-            ReplacementBandit(100, 7, form="original", max_norm=2),
+            ReplacementBandit(100, 7, form="original", max_norm=2, generator=seeded()),
             "ReplacementBandit(num_samples=100, batch_size=7, exploration=0.4, form='original', max_norm=2.0)",
         ),
-        (ReplacementSelection(100, 7), "ReplacementSelection(num_samples=100, batch_size=7, exploration=0.4)"),
-        (UniformSelection(100, 7), "UniformSelection(num_samples=100, batch_size=7)"),
-        (WeightedSelection(np.ones(9), 2), "WeightedSelection(num_samples=9, batch_size=2)"),
-        (Halving(20, 8, min_batch_size=3), "Halving(num_samples=20, batch_size=8, min_batch_size=3)"),
         (
-            ShardedSelection(UniformSelection(3, 2), 10, shard=1, num_shards=4),
+            ReplacementSelection(100, 7, generator=seeded()),
+            "ReplacementSelection(num_samples=100, batch_size=7, exploration=0.4)",
+        ),
+        (UniformSelection(100, 7, generator=seeded()), "UniformSelection(num_samples=100, batch_size=7)"),
+        (WeightedSelection(np.ones(9), 2, generator=seeded()), "WeightedSelection(num_samples=9, batch_size=2)"),
+        (
+            Halving(20, 8, min_batch_size=3, generator=seeded()),
+            "Halving(num_samples=20, batch_size=8, min_batch_size=3)",
+        ),
+        (
+            ShardedSelection(UniformSelection(3, 2, generator=seeded()), 10, shard=1, num_shards=4),
             "ShardedSelection(UniformSelection(num_samples=3, batch_size=2), num_samples=10, shard=1, num_shards=4)",
         ),
         (ListingFeedback(2), "ListingFeedback(max_norm=2.0)"),

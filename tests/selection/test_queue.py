@@ -51,6 +51,7 @@ def test_compiled_queue_is_its_slow_twin(n, k, exploration, delay):
             draw, scores = late.pop(0)
             bandit.update(draw, scores)
             twin.update(draw.indices.tolist(), draw.probs, scores)
+        assert bandit.listens == twin.attention.listens()
         assert bandit.weights == approx(np.array(twin.weights), rel=1e-9)
         assert bandit._axis.sums == approx([twin.position, sum(twin.rates), sum(twin.weights)], rel=1e-9)
 

@@ -69,6 +69,47 @@ def test_weights_may_change_between_two_draws():
     assert not {0, 1} & set(draw.indices.tolist())
 
 
+def test_setting_some_weights_is_assigning_all_of_them():
+    """Between draws and over epochs, whose order differs; the slow way is the reference."""
+    one, other = (WeightedSelection(np.ones(50), 8, generator=seeded()) for _ in range(2))
+    rng = np.random.default_rng(0)
+    for _ in range(40):
+        draw = one.draw()
+        assert draw.indices.tolist() == other.draw().indices.tolist()
+        indices, weights = np.append(draw.indices, draw.indices[0]), rng.gamma(0.5, size=9) * (rng.random(9) < 0.8)
+        one.set_weights(indices, weights)
+        whole = other.weights
+        whole[indices[:8]], whole[indices[8]] = weights[:8], weights[8]
+        other.weights = whole
+        assert one.weights.tolist() == other.weights.tolist()
+        one.set_weights([0, 1, 2, 3, 4, 5, 6, 7], np.ones(8))
+        other.weights = np.append(np.ones(8), other.weights[8:])
+    one.set_weights([3], [2.0**200])
+    assert one.inclusion_probs()[3] == 1.0
+    one.set_weights([], [])
+
+
+@pytest.mark.parametrize(
+    ("indices", "weights", "message"),
+    [
+        ([0, 4], [1.0, 1.0], r"`indices` must lie in \[0, num_samples=4\), got indices\[1\]=4"),
+        ([-1], [1.0], r"got indices\[0\]=-1"),
+        ([0.5], [1.0], "`indices` must be a vector of integers"),
+        ([0, 1], [1.0], r"`weights` must be a vector of length 2"),
+        ([0], [-1.0], r"got weights\[0\]=-1.0"),
+        ([0, 1, 0], [0.0, 0.0, 0.0], "`weights` must leave at least 2 numbers above 0, got 1"),
+    ],
+)
+def test_weights_that_cannot_be_set_change_nothing(indices, weights, message):
+    selection = WeightedSelection([1.0, 2.0, 3.0, 0.0], 2, generator=seeded())
+    with pytest.raises(ValueError, match=message):
+        selection.set_weights(indices, weights)
+    assert selection.weights.tolist() == [1.0, 2.0, 3.0, 0.0]
+    assert selection.inclusion_probs().sum() == approx(2.0)
+    selection.set_weights([3, 0, 1], [1.0, 0.0, 0.0])
+    assert sorted(selection.draw().indices.tolist()) == [2, 3]
+
+
 def test_a_batch_of_all_samples_takes_them_all():
     selection = WeightedSelection([3.0, 1e-9, 7.0], 3, generator=seeded())
     for _ in range(5):

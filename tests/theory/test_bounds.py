@@ -122,7 +122,10 @@ def test_table_1_as_printed():
 BAD = {
     "method": (lambda: regret_bound("adam", **SETTING), "`method` must be one of 'uniform', 'adambs', 'adamcb'"),
     "K above n": (lambda: exploration(10, 11, 5), "`batch_size` must be at most 10"),
-    "γ is 0": (lambda: regret_bound("adamcb", **SETTING, exploration=0.0), r"`exploration` must be .* in \(0, 1\]"),
+    "γ is 0": (
+        lambda: regret_bound("adamcb", **SETTING, exploration=0.0),
+        r"`exploration` must be .* in \[1e-100, 1\]",
+    ),
     "λ is 1": (lambda: regret_bound("uniform", **SETTING, beta1_decay=1.0), r"`beta1_decay` must be .* in \(0, 1\)"),
     "β₁ is √β₂": (lambda: regret_bound("uniform", **SETTING, betas=(0.5, 0.25)), r"`betas\[1\]` must be"),
     "uniform's γ": (lambda: exploration(10, 2, 5, method="uniform"), "`method` must be one of 'adamcb', 'adambs'"),

@@ -83,6 +83,16 @@ def test_evaluating_fewer_steps_changes_estimates_only():
     assert rough.cumulative != exact.cumulative
 
 
+def test_a_horizon_in_the_middle_of_a_block_has_its_share_of_the_sums():
+    """Of steps 101 to 105 the third is evaluated, and stands for all: the first horizon has none of it."""
+    problem, several = clouds(200), [102, 105]
+    before, after = measure_regret(problem, seeded("adamcb", 200, 10), several, **SETTINGS, every=5)
+    [exact] = measure_regret(problem, seeded("adamcb", 200, 10), [100], **SETTINGS)
+    for name in ("cumulative", "moment", "uniform_moment", "best_fixed_moment", "best_moment"):
+        assert getattr(before, name) == approx(102 / 100 * getattr(exact, name), rel=1e-12), name
+    assert after.cumulative == approx(exact.cumulative + 5 * after.loss, rel=1e-12)
+
+
 @pytest.mark.parametrize(("steps", "every"), [(7, 1), (100, 3), (101, 3), (5, 10)])
 def test_evaluated_steps_stand_for_all_steps(steps, every):
     counts = _evaluated_steps(steps, every)
@@ -113,7 +123,7 @@ BAD = {
     "other n": (lambda: measure_regret(clouds(), seeded("adamcb", 29), [5]), "among the 30 samples of the problem"),
     "every": (lambda: measure_regret(clouds(), seeded("adamcb"), [5], every=0), "`every` must be at least 1"),
     "one point": (lambda: growth_exponent([1.0], [[2.0]]), "for at least two points"),
-    "negative": (lambda: growth_exponent([1.0, 2.0], [[2.0, -1.0]]), "`values` must be above 0"),
+    "negative": (lambda: growth_exponent([1.0, 2.0], [[2.0, -1.0]]), "`values` must be finite and above 0"),
     "empty": (lambda: interval([]), "`values` must be a vector that is not empty"),
 }
 

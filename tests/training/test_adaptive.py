@@ -316,7 +316,7 @@ def test_its_state_is_that_of_the_choosing_alone_and_goes_on_bit_for_bit():
     loader = make(model, selection, dtype=torch.float32)
     list(drive(loader, 7))
     state, weights = copy.deepcopy(loader.state_dict()), copy.deepcopy((model.state_dict(), optimizer.state_dict()))
-    assert set(state) == {"selection", "feedback", "meter", "loader", "epoch"}
+    assert set(state) == {"selection", "feedback", "meter", "samples", "loader", "epoch"}
     expected = list(drive(loader, 20))
     loader.close()
     model.load_state_dict(weights[0])

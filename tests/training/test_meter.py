@@ -2,6 +2,7 @@
 
 import itertools
 import math
+import re
 from functools import partial
 
 import numpy as np
@@ -9,6 +10,7 @@ import pytest
 from pytest import approx
 
 from adamcb import AdamCB, CombinatorialBandit, ReplacementBandit, UniformSelection
+from adamcb.selection import Draw
 from adamcb.training import Meter
 from tests.problems import SMALL_WEIGHTS, draw_of
 from tests.selection.enumeration import fast_distribution
@@ -119,12 +121,32 @@ def test_an_epoch_starts_anew_and_seconds_add_up():
 
 def test_it_prints_as_one_line():
     trainer = AdamCB(mlp(), digits(100), 8)
-    assert "nan" in str(trainer.meter)
+    assert "unknown noise" in str(trainer.meter)
     train(trainer, 3)
     line = str(trainer.meter)
-    assert line.startswith("step 3: 100 % of the samples, variance reduction")
+    assert re.match(r"step 3: 100 % of the samples, the noise of \d+; effective sample size", line)
     assert "\n" not in line
-    assert sum(int(part.split()[-2]) for part in line.split("; ")[1].split(",")) == approx(100, abs=2)
+    assert sum(int(part.split()[-2]) for part in line.split("; ")[2].split(",")) == approx(100, abs=2)
+
+
+def test_the_time_of_a_step_is_compared_with_that_of_full_batches():
+    meter, selection = Meter(100, 10), UniformSelection(100, 10)
+    full = selection.draw()
+    few = Draw(full.indices[:4], full.probs[:4], full.loss_weights[:4], full.origin)
+    assert math.isnan(meter.seconds_ratio)
+    for draw, seconds in ((full, 9.0), (full, 3.0), (full, 5.0), (few, 1.0), (few, 3.0)):  # the first does not count
+        meter.note_draw(draw)
+        meter.seconds["training"] += seconds
+        meter.note_step_end()
+    assert meter.seconds_ratio == approx(3.0 / 4.0)
+    assert "76 % of the samples, unknown noise, 0.75 of the time;" in str(meter)
+
+
+def test_batches_that_vary_half_as_much_have_the_noise_of_twice_as_many():
+    meter, selection = Meter(100, 10), UniformSelection(100, 10)
+    draw = selection.draw()
+    meter.note_scores(Draw(draw.indices, 2.0 * draw.probs, draw.loss_weights, draw.origin), np.ones(10))
+    assert meter.as_dict()["noise_of"] == approx(20.0)
 
 
 @pytest.mark.parametrize("num_samples", [7, 8, 1001])

@@ -18,7 +18,9 @@ import torch
 from torch import nn
 
 from adamcb import AdamCB, CombinatorialBandit, UniformSelection
+from adamcb._files import DRAFT, new_save_id, seal_archive, whole_file
 from adamcb.training import read_checkpoint, write_checkpoint
+from tests.patience import patience
 from tests.training.problem import digits, eager, losses_of, mlp, plain, snapshot, train
 
 K = 8
@@ -94,18 +96,28 @@ def test_saving_amid_a_step_is_an_error(path):
     trainer.save(path)
 
 
-def older(path):
-    content = torch.load(path, weights_only=True)
-    torch.save({**content, "format": 0}, path)
+def resealed(change):
+    """Change what a file holds, and give it the digest of its new content."""
+
+    def damage(path):
+        content = torch.load(path, weights_only=True)
+        change(content)
+        torch.save(content, path)
+        seal_archive(path, new_save_id())
+
+    return damage
 
 
 def rewritten(change):
-    def damage(path):
-        content = torch.load(path, weights_only=True)
-        change(content["state"])
-        torch.save(content, path)
+    return resealed(lambda content: change(content["state"]))
 
-    return damage
+
+def moments(state):
+    return state["optimizers"][0]["state"]["state"]
+
+
+def groups(state):
+    return state["optimizers"][0]["state"]["param_groups"]
 
 
 class Bomb:
@@ -122,16 +134,50 @@ DAMAGES = {
     "empty": (lambda path: path.write_bytes(b""), "damaged, or no checkpoint of adamcb"),
     "text": (lambda path: path.write_text("hello"), "damaged, or no checkpoint of adamcb"),
     "pickle": (lambda path: path.write_bytes(pickle.dumps({"a": 1})), "no checkpoint of adamcb"),
-    "code": (lambda path: torch.save(Bomb(), path), "damaged, or no checkpoint of adamcb"),
-    "another torch file": (foreign_state, "no checkpoint of adamcb"),
-    "an older format": (older, "must have format 2, got format 0"),
+    "code": (
+        lambda path: (torch.save(Bomb(), path), seal_archive(path, new_save_id())),
+        "damaged, or no checkpoint of adamcb",
+    ),
+    "another torch file": (foreign_state, "it does not end with a digest: it is truncated, of an older format"),
+    "another kind": (resealed(lambda content: content.update(kind="mine")), "is no checkpoint of adamcb"),
+    "an older format": (resealed(lambda content: content.update(format=2)), "must have format 3, got format 2"),
     "a part missing": (rewritten(lambda state: state.pop("feedback")), "must be a dict with the keys"),
     "a bad epoch": (rewritten(lambda state: state.update(epoch="first")), "epoch must be an integer"),
     "a bad position": (rewritten(lambda state: state["loader"].update(position=99)), "position"),
     "bad weights": (rewritten(lambda state: state["selection"]["weights"].fill_(float("nan"))), "weights"),
     "a bad meter": (rewritten(lambda state: state["meter"].pop("average")), "average"),
     "bad generators": (rewritten(lambda state: state["generators"].update(torch=torch.zeros(3))), "fit this AdamCB"),
-    "bad optimizer": (rewritten(lambda state: state["optimizers"][0]["state"]["state"][0].pop("step")), "step"),
+    "no step": (rewritten(lambda state: moments(state)[0].pop("step")), "must have the keys step"),
+    "half a step": (rewritten(lambda state: moments(state)[0].update(step=torch.tensor(2.5))), "whole number"),
+    "another shape": (
+        rewritten(lambda state: moments(state)[0].update(exp_avg=torch.zeros(3))),
+        r"`state\[0\]\['exp_avg'\]` must be a tensor of shape \(8, 64\) and torch.float32, got shape \(3,\)",
+    ),
+    "a scalar": (rewritten(lambda state: moments(state)[1].update(exp_avg_sq=torch.tensor(0.0))), "got shape"),
+    "another dtype": (
+        rewritten(lambda state: moments(state)[0].update(exp_avg=torch.zeros(8, 64, dtype=torch.float64))),
+        "got shape .* and torch.float64",
+    ),
+    "too many states": (rewritten(lambda state: moments(state).update({9: moments(state)[0]})), "parameters 0 to 3"),
+    "another order": (rewritten(lambda state: groups(state)[0].update(params=[1, 0, 2, 3])), "in this order"),
+    "too few parameters": (rewritten(lambda state: groups(state)[0].update(params=[0, 1, 2])), "in this order"),
+    "another group": (
+        rewritten(lambda state: groups(state).append(groups(state)[0])),
+        "must have 1 param_groups, got 2",
+    ),
+    "a bad lr": (rewritten(lambda state: groups(state)[0].update(lr=-1.0)), "lr'.* must be a finite number"),
+    "no lr": (rewritten(lambda state: groups(state)[0].pop("lr")), "must have the setting lr"),
+    "bad betas": (
+        rewritten(lambda state: groups(state)[0].update(betas=(0.9, 1.0))),
+        "betas'.*must be a finite number",
+    ),
+    "a bad flag": (rewritten(lambda state: groups(state)[0].update(maximize="yes")), "must be True, False or None"),
+    "a model of another dtype": (
+        rewritten(lambda state: state["model"].update({"1.bias": torch.zeros(8, dtype=torch.float64)})),
+        "model's 1.bias must be a tensor of torch.float32, got torch.float64",
+    ),
+    "bad uniforms": (rewritten(lambda state: state["selection"]["uniforms"].fill_(1.0)), r"must lie in \[0, 1\)"),
+    "a bad count": (rewritten(lambda state: state["meter"].update(steps=-1)), "must be at least 0"),
 }
 
 
@@ -248,17 +294,21 @@ while True:
 """
 
 
-def stop_while_writing(process: subprocess.Popen[bytes], draft: Path, delay: float) -> None:
+def drafts(folder: Path) -> list[Path]:
+    return list(folder.glob(f"{DRAFT}*"))
+
+
+def stop_while_writing(process: subprocess.Popen[bytes], folder: Path, delay: float) -> None:
     """Let the process run until it can be stopped with its file half written."""
-    deadline = time.monotonic() + 60.0
+    deadline = time.monotonic() + patience(60.0)
     while time.monotonic() < deadline:
         process.send_signal(signal.SIGCONT)
-        while not draft.exists() and time.monotonic() < deadline:
+        while not drafts(folder) and time.monotonic() < deadline:
             pass
         time.sleep(delay)
         process.send_signal(signal.SIGSTOP)
-        time.sleep(0.05)  # the signal needs a moment to arrive
-        if draft.exists():
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)  # the signal needs a moment to arrive
+        if drafts(folder):
             return
         delay /= 2  # the file was complete before
     raise AssertionError("no file was half written within a minute")
@@ -266,21 +316,30 @@ def stop_while_writing(process: subprocess.Popen[bytes], draft: Path, delay: flo
 
 @pytest.mark.parametrize("delay", [0.0, 0.004, 0.016])
 def test_a_kill_while_writing_leaves_a_whole_file(path, delay):
-    draft = path.with_name(".checkpoint.pt.tmp")
     with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         last = int(process.stdout.readline())
-        stop_while_writing(process, draft, delay)
+        stop_while_writing(process, path.parent, delay)
         process.kill()
         last = int((process.stdout.read().split() or [last])[-1])
-    assert draft.exists()
-    state, _ = read_checkpoint(path)
+    assert drafts(path.parent)
+    state = read_checkpoint(path).state
     assert state["number"] >= last
     assert (state["data"] == state["number"]).all()
     write_checkpoint(path, {})
-    assert not draft.exists()
+    assert not drafts(path.parent)
+
+
+def test_a_draft_that_is_being_written_is_not_swept(path):
+    with whole_file(path) as draft:
+        draft.write_text("mine")
+        write_checkpoint(path, {})
+        assert draft.read_text() == "mine"
+    assert path.read_text() == "mine"  # the last complete write
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_a_checkpoint_is_a_plain_archive(path):
     make().save(path)
     assert zipfile.is_zipfile(path)
+    assert torch.load(path, weights_only=True)["format"] == 3

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from adamcb import _checks
 from adamcb.selection import Draw
 
 
@@ -34,12 +35,16 @@ class SelectedBatch:
     data: Any
     draw: Draw
 
+    def __post_init__(self) -> None:
+        _checks.instance("draw", self.draw, Draw, "a Draw")
+
     def to(self, device: torch.device | str | int, non_blocking: bool = False) -> SelectedBatch:
         """Return the batch with every tensor in it on `device`; the draw stays on the CPU.
 
         Tensors are found in lists, tuples, mappings and dataclasses; objects with a `to` of their own do it themselves.
         """
-        return SelectedBatch(_move(self.data, device, non_blocking), self.draw)
+        place = _checks.device("device", device)
+        return SelectedBatch(_move(self.data, place, _checks.boolean("non_blocking", non_blocking)), self.draw)
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self.data)

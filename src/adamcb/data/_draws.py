@@ -148,14 +148,19 @@ class DrawSampler:
         for name, value in (("num_samples", self.selection.num_samples), ("batch_size", self.batch_size)):
             if state[name] != value:
                 raise ValueError(f"`state` must be saved with {name}={value}, got {name}={state[name]!r}.")
-        _checks.integer("state['seed']", state["seed"], low=0)
+        _checks.seed("state['seed']", state["seed"])
         _checks.integer("state['next_number']", state["next_number"], low=0)
         position = _checks.integer("state['position']", state["position"], low=0, high=len(self))
         if not isinstance(state["in_epoch"], bool):
             raise TypeError(f"`state['in_epoch']` must be a bool, got {state['in_epoch']!r}.")
         if not isinstance(state["pending"], (list, tuple)):
             raise TypeError(f"`state['pending']` must be a list, got {type(state['pending']).__name__}.")
-        pending = dict(_unpack(entry, self.selection.num_samples, self.batch_size) for entry in state["pending"])
+        if position and not state["in_epoch"]:
+            raise ValueError(f"`state['position']` must be 0 between epochs, got state['position']={position}.")
+        pending = dict(_unpack(entry, self.selection) for entry in state["pending"])
+        if len(pending) < len(state["pending"]) or any(number >= state["next_number"] for number in pending):
+            rule = f"have distinct numbers below {state['next_number']}"
+            raise ValueError(f"`state['pending']` must {rule}, got {', '.join(map(str, pending))}.")
         if position + len(pending) > len(self):
             raise ValueError(
                 f"`state` must hold at most {len(self)} batches of an epoch, got position={position} and "
@@ -164,6 +169,7 @@ class DrawSampler:
         return pending
 
 
-def _unpack(entry: Any, num_samples: int, batch_size: int) -> tuple[int, Draw]:
-    draw = Draw.from_state(entry, num_samples=num_samples, max_size=batch_size, name="state['pending']")
+def _unpack(entry: Any, selection: Selection) -> tuple[int, Draw]:
+    sizes = {"num_samples": selection.num_samples, "max_size": selection.batch_size}
+    draw = Draw.from_state(entry, **sizes, repeats=selection.repeats, name="state['pending']")
     return _checks.integer("state['pending']['number']", entry.get("number"), low=0), draw

@@ -15,6 +15,8 @@ from adamcb.data._draws import DrawSampler
 from adamcb.data._fetch import Fetcher, as_fetched, collate
 from adamcb.selection import Selection
 
+_MOST_WORKERS, _MOST_AHEAD = 1024, 10_000
+
 
 class BanditLoader:
     """Loads the batches that `selection` draws; every batch brings its draw along as a `SelectedBatch`.
@@ -108,14 +110,17 @@ class BanditLoader:
     ) -> None:
         _check_dataset(dataset, selection)
         _check_ranks(selection.batch_size, rank, num_ranks)
+        _check_options(num_workers, prefetch_factor, timeout, collate_fn, worker_init_fn)
+        flags = {"pin_memory": pin_memory, "persistent_workers": persistent_workers, "in_order": in_order}
+        for name, value in {**flags, "stateful": stateful}.items():
+            _checks.boolean(name, value)
+        _checks.instance("pin_memory_device", pin_memory_device, str, "a str")
         self.dataset, self.selection = dataset, selection
         self.batch_size = selection.batch_size
-        self.num_workers = _checks.integer("num_workers", num_workers, low=0)
+        self.num_workers = num_workers
         self.collate_fn = collate if collate_fn is None or collate_fn is default_collate else collate_fn
         self.pin_memory, self.persistent_workers, self.in_order = pin_memory, persistent_workers, in_order
-        if num_workers == 0 and timeout != 0:
-            raise ValueError(f"`timeout` must be 0 without workers, got timeout={timeout}.")
-        self.batch_sampler = DrawSampler(selection, _checks.integer("seed", seed, low=0), rank, num_ranks)
+        self.batch_sampler = DrawSampler(selection, _checks.seed("seed", seed), rank, num_ranks)
         self.sampler = self.batch_sampler.sampler
         self._fetcher = Fetcher(dataset, None if self.collate_fn is collate else collate_fn)
         # Without a generator of its own, DataLoader would take a number from the global one every epoch.
@@ -208,13 +213,24 @@ def _check_dataset(dataset: Any, selection: Any) -> None:
             f"`dataset` must be map-style, got an IterableDataset of type {kind}. Samples can only be chosen from a "
             "dataset with `__getitem__` and `__len__`."
         )
-    if not hasattr(dataset, "__getitem__") or not hasattr(dataset, "__len__"):
-        raise TypeError(f"`dataset` must have `__getitem__` and `__len__`, got dataset of type {kind}.")
-    length = len(dataset)
-    if length == 0:
-        raise ValueError("`dataset` must not be empty, got len(dataset)=0.")
+    if isinstance(dataset, (DataLoader, BanditLoader)):
+        raise TypeError(f"`dataset` must be a dataset, got a {kind}. Pass its dataset: `loader.dataset`.")
+    length = _checks.map_style("dataset", dataset)
     if length != selection.num_samples:
         raise ValueError(f"`dataset` must have selection.num_samples={selection.num_samples} samples, got {length}.")
+
+
+def _check_options(num_workers: Any, prefetch_factor: Any, timeout: Any, collate_fn: Any, worker_init_fn: Any) -> None:
+    workers = _checks.integer("num_workers", num_workers, low=0, high=_MOST_WORKERS)
+    if prefetch_factor is not None:
+        _checks.integer("prefetch_factor", prefetch_factor, low=1, high=_MOST_AHEAD)
+        if not workers:
+            raise ValueError(f"`prefetch_factor` must be None without workers, got prefetch_factor={prefetch_factor}.")
+    if _checks.real("timeout", timeout, low=0.0, high=1e9) != 0 and not workers:
+        raise ValueError(f"`timeout` must be 0 without workers, got timeout={timeout}.")
+    for name, value in {"collate_fn": collate_fn, "worker_init_fn": worker_init_fn}.items():
+        if value is not None:
+            _checks.function(name, value)
 
 
 def _check_ranks(batch_size: int, rank: Any, num_ranks: Any) -> None:

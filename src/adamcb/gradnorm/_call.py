@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -16,8 +16,7 @@ from adamcb.gradnorm._batch import Batch, Mixed, rows
 from adamcb.gradnorm._parts import Part
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """Which parameters a tensor was made of, and the ways of making one that have a shortcut.
 
     Attributes:
@@ -55,6 +54,7 @@ class Use:
         origin: For a tensor made of parameters: from which, and how.
         saved: What `part` reads, if it forms the gradient. Autograd keeps it, and frees it.
         bias: A parameter whose gradient is the sum of the left factors of the part, an `Outer`.
+        run: Runs the operation with a backward pass of its own, into which it takes what supplies the gradients.
     """
 
     tensor: Any
@@ -62,7 +62,8 @@ class Use:
     forms: bool = False
     origin: Origin | None = None
     saved: tuple[Tensor, ...] = ()
-    bias: Tensor | None = None
+    bias: Any = None
+    run: Callable[[Callable], Tensor] | None = None
 
 
 class Call:
@@ -78,6 +79,7 @@ class Call:
 
     Attributes:
         out: Where the samples are in the result; known once the operation has run, so for `part` functions.
+        key: What tells it from other operations on the batch, for a look at what is known of it.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class Call:
         self.name, self.func, self.args, self.kwargs, self.marks = name, func, args, kwargs, marks
         self.checked = checked
         self.out: Any = None
+        self.key: Any = None
 
     def argument(self, place: int, name: str, default: Any = None) -> Any:
         """Return an argument, given by place or by name."""
@@ -141,19 +144,24 @@ def trains(tensor: Any) -> bool:
     return is_parameter(tensor) and tensor.requires_grad
 
 
+_NO_TENSORS = frozenset((int, float, bool, str, type(None), slice, torch.dtype, torch.device, torch.Size))
+
+
 def tensors_in(value: Any) -> Sequence[Tensor]:
     """Return the tensors in nested tuples, lists, dictionaries, other mappings and dataclasses."""
-    if isinstance(value, Tensor):
+    kind = type(value)
+    if kind is Tensor or isinstance(value, Tensor):
         return (value,)
-    if isinstance(value, torch.Size):
+    if kind in _NO_TENSORS:
         return ()
     if not isinstance(value, (tuple, list)):  # asked first: whether something is a mapping takes long to tell
         value = value.values() if isinstance(value, (dict, Mapping)) else _fields(value)
     found = []
     for item in value:
-        if isinstance(item, Tensor):
+        kind = type(item)
+        if kind is Tensor or kind is Parameter:
             found.append(item)
-        elif item is not None and not isinstance(item, (int, float, str, slice, torch.dtype, torch.device)):
+        elif kind not in _NO_TENSORS:
             found.extend(tensors_in(item))
     return found
 

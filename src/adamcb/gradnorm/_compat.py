@@ -85,6 +85,10 @@ READS_GRAPH = hasattr(torch.zeros(1, 1, requires_grad=True).mm(torch.zeros(1, 1)
 """Whether nodes show what they saved."""
 
 
+ACCUMULATES: Any = type(torch.zeros(1, requires_grad=True).view(1).grad_fn.next_functions[0][0])  # type: ignore
+"""The type of the nodes that add to the gradients of leaves."""
+
+
 def children(model: nn.Module) -> tuple[nn.Module | None, ...]:
     """Return the submodules by name, None where one is missing, without the copies that `children()` leaves out."""
     return tuple(model._modules.values())

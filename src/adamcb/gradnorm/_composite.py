@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import types
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
@@ -16,16 +16,29 @@ from torch import Tensor
 
 from adamcb.gradnorm._batch import Batch
 from adamcb.gradnorm._call import is_parameter
+from adamcb.gradnorm._recurrence import lstm_scan, scans
 
-_Mark = Callable[[Tensor, Batch], None]
+
+class Marks(Protocol):
+    """What an operation that is taken apart needs of the tracer.
+
+    Attributes:
+        checked: Whether autograd must compute all gradients itself.
+    """
+
+    checked: bool
+
+    def mark_samples(self, tensor: Tensor, batch: Batch) -> None:
+        """Note where the samples are by the operation's convention."""
+        ...
 
 
-def _attention(mark: _Mark, func: Any, *args: Any, **kwargs: Any) -> Any:
+def _attention(marks: Marks, func: Any, *args: Any, **kwargs: Any) -> Any:
     """Run the body of `multi_head_attention_forward`, whose inputs are [T, K, d] or, for a single sample, [T, d]."""
     for place, name in enumerate(("query", "key", "value")):
         tensor = args[place] if len(args) > place else kwargs[name]
         if tensor.dim() == 3 and not is_parameter(tensor):
-            mark(tensor, Batch(1, tensor.shape[1], sure=True))
+            marks.mark_samples(tensor, Batch(1, tensor.shape[1], sure=True))
     return _body(func)(*args, **kwargs)
 
 
@@ -61,16 +74,16 @@ def _relu_step(gates: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tupl
 
 
 def _recurrent(step: Callable) -> Callable:
-    def run(mark: _Mark, func: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
+    def run(marks: Marks, func: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
         if kwargs or len(args) != 9 or not isinstance(args[3], bool):
             raise NotImplementedError(
                 "A PackedSequence cannot be told apart by samples; pad the sequences and mask the losses instead."
             )
         input, states, weights, has_biases, num_layers, dropout, train, bidirectional, batch_first = args
         states = tuple(states) if isinstance(states, (tuple, list)) else (states,)
-        mark(input, Batch(0 if batch_first else 1, input.shape[0 if batch_first else 1], sure=True))
+        marks.mark_samples(input, Batch(0 if batch_first else 1, input.shape[0 if batch_first else 1], sure=True))
         for state in states:
-            mark(state, Batch(1, state.shape[1], sure=True))
+            marks.mark_samples(state, Batch(1, state.shape[1], sure=True))
         steps = input.transpose(0, 1) if batch_first else input
         directions, finals = 2 if bidirectional else 1, []
         per_pass = len(weights) // (num_layers * directions)
@@ -80,7 +93,8 @@ def _recurrent(step: Callable) -> Callable:
                 at = layer * directions + direction
                 own = _Weights(weights[at * per_pass : (at + 1) * per_pass], has_biases)
                 start = tuple(state[at] for state in states)
-                output, final = _scan(step, steps, start, own, reverse=direction == 1)
+                scan = _scan_at_once if step is _lstm_step and own.scans(marks.checked, start) else _scan
+                output, final = scan(step, steps, start, own, reverse=direction == 1)
                 results.append(output)
                 finals.append(final)
             steps = torch.cat(results, -1) if directions == 2 else results[0]
@@ -101,6 +115,10 @@ class _Weights:
         rest = weights[4:] if has_biases else weights[2:]
         self.projection = rest[0] if rest else None
 
+    def scans(self, checked: bool, states: tuple[Tensor, ...]) -> bool:
+        """Tell whether all steps can run as one operation."""
+        return self.projection is None and scans(checked, (self.hidden, self.hidden_bias), states)
+
 
 def _scan(
     step: Callable, steps: Tensor, state: tuple[Tensor, ...], own: _Weights, *, reverse: bool
@@ -116,8 +134,19 @@ def _scan(
     return torch.stack(outputs[::-1] if reverse else outputs), state
 
 
+def _scan_at_once(
+    step: Callable, steps: Tensor, state: tuple[Tensor, ...], own: _Weights, *, reverse: bool
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Do what `_scan` does for an LSTM, in one operation."""
+    gates = F.linear(steps, own.input, own.input_bias)
+    hidden, cell = state
+    states = lstm_scan(gates.flip(0) if reverse else gates, hidden, cell, own.hidden, own.hidden_bias)
+    hidden = states[:-1]
+    return hidden.flip(0) if reverse else hidden, (states[-2], states[-1])
+
+
 def _cell(step: Callable) -> Callable:
-    def run(mark: _Mark, func: Any, input: Tensor, state: Any, *weights: Tensor | None) -> Any:
+    def run(marks: Marks, func: Any, input: Tensor, state: Any, *weights: Tensor | None) -> Any:
         states = tuple(state) if isinstance(state, (tuple, list)) else (state,)
         input_weight, hidden_weight, input_bias, hidden_bias = (*weights, None, None)[:4]
         gates = F.linear(input, input_weight, input_bias)  # type: ignore[arg-type]

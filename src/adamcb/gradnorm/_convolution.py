@@ -54,7 +54,7 @@ class Patches:
             step = max(1, CHUNK // (self.window.groups * math.prod(spaces[0]) ** 2))
             pieces = zip(inputs.split(step), grads.split(step), strict=True)
             return torch.cat([Patches(*piece, self.shape, self.window)._gram_norms() for piece in pieces])
-        return Patches(inputs, grads, self.shape, self.window).total_and_square_norms()[1]
+        return Patches(inputs, grads, self.shape, self.window).formed()[1]
 
     def dense(self) -> Tensor:
         """Return float[K, ...]."""
@@ -80,7 +80,7 @@ class Patches:
         inputs, grads = self.inputs.flatten(0, 1), self.grads.flatten(0, 1)
         return _weight_gradient(inputs, grads, self.shape, self.window, self.window.groups)
 
-    def total_and_square_norms(self) -> tuple[Tensor, Tensor]:
+    def formed(self) -> tuple[Tensor, Tensor]:
         """Return the batch gradient and float[K] from gradients formed once, a few samples at a time."""
         size = math.prod(self.shape)
         step = max(1, CHUNK // size)
@@ -107,7 +107,7 @@ class Patches:
         bound = largest.clamp_(min=0).sqrt_().view(samples, -1).sum(1).square_()
 
         def formed(lost: Tensor) -> Tensor:
-            return Patches(self.inputs[lost], self.grads[lost], self.shape, window).total_and_square_norms()[1]
+            return Patches(self.inputs[lost], self.grads[lost], self.shape, window).formed()[1]
 
         return where_lost(norms, bound, formed)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 import weakref
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -63,6 +64,8 @@ class PerSampleNorms:
             raise TypeError(f"`model` must be a torch.nn.Module, got model of type {type(model).__name__}.")
         exact = _checks.one_of("mode", mode, ("exact", "last-layer")) == "exact"
         _checks.one_of("check", check, ("auto", "always", "never"))
+        if samples is not None:
+            _checks.function("samples", samples)
         abandon_interrupted()
         _refuse_second_engine(model)
         if exact:
@@ -72,6 +75,9 @@ class PerSampleNorms:
         self._done = self._watcher.done
         self._detach = weakref.finalize(self, self._watcher.retire)
         self._detach.atexit = False
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise TypeError("PerSampleNorms must not be copied or pickled: it is attached to its model.")
 
     def __enter__(self) -> PerSampleNorms:
         return self
@@ -89,8 +95,18 @@ class PerSampleNorms:
         """How many forward passes of the model were followed so far. The last of them has this number."""
         return self._watcher.passes
 
+    @property
+    def is_paused(self) -> bool:
+        """Whether forward passes go by unmeasured, at no cost; may be set between forward passes."""
+        return self._watcher.is_paused
+
+    @is_paused.setter
+    def is_paused(self, value: bool) -> None:
+        self._watcher.is_paused = value
+
     def is_done(self, until: int) -> bool:
         """Tell whether a forward pass with a number up to `until` has gone backward and waits for `take`."""
+        until = _checks.integer("until", until)
         return any(record.index <= until for record in self._done)
 
     def take(self, *, until: int | None = None) -> Tensor:
@@ -107,9 +123,13 @@ class PerSampleNorms:
         Raises:
             RuntimeError: If no backward pass has happened, it could not be measured, or the check found a difference.
         """
-        last = self.passes if until is None else until
-        taken = sorted((record for record in self._done if record.index <= last), key=lambda record: record.index)
-        self._done[:] = [record for record in self._done if record.index > last]
+        done = self._done
+        last = self._watcher.passes if until is None else _checks.integer("until", until)
+        if len(done) == 1 and done[0].index <= last:
+            taken = [done.pop()]
+        else:
+            taken = sorted((record for record in done if record.index <= last), key=lambda record: record.index)
+            done[:] = [record for record in done if record.index > last]
         if not taken:
             raise RuntimeError(
                 "`take` must follow a backward pass through the model, and none has happened since the last call. "
@@ -117,7 +137,7 @@ class PerSampleNorms:
             )
         try:
             norms = [record.norms() for record in taken]
-            if not self._done:  # or the check has seen passes that are none of these
+            if not done:  # or the check has seen passes that are none of these
                 self._watcher.judge()
         finally:
             self._watcher.drop_check()

@@ -7,13 +7,15 @@ being what the last layer with parameters computes, before any activation.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.linalg import vector_norm
+from torch.nn import Parameter
 
-from adamcb.gradnorm._call import is_parameter
+from adamcb.gradnorm._call import is_parameter, tensors_in
+from adamcb.gradnorm._compat import ACCUMULATES
 from adamcb.gradnorm._parts import accurate
 from adamcb.gradnorm._record import SECOND_BACKWARD, Finish, unavailable
 
@@ -42,10 +44,12 @@ class LastPass:
         self._finish: Finish | None = finish
         self._norms: Tensor | None = None
 
-    def watch(self, outputs: Sequence[Tensor]) -> None:
-        """Wait for the gradient of the last layer's result, given the tensors that the model returned."""
-        roots = [node for output in outputs if (node := output.grad_fn) is not None]
-        node = _last_layer(roots) if roots else None
+    def watch(self, output: Any) -> None:
+        """Wait for the gradient of the last layer's result, given what the model returned."""
+        if type(output) is Tensor and (root := output.grad_fn) is not None:
+            node = root if _has_parameter(root) else _last_layer([root])
+        else:
+            node = _last_layer([root for tensor in tensors_in(output) if (root := tensor.grad_fn) is not None])
         if node is not None:
             node.register_prehook(self._arrive)
 
@@ -60,14 +64,15 @@ class LastPass:
             # Let go of it first: whoever is told keeps this record.
             finish, self._finish = self._finish, None
             finish(self)
-        first = grad.dim() > 0 and grad.size(0) == self.batch_size
-        moved = grad if first else _samples_first(grad, self.batch_size)
-        if moved is None:
-            self.error = f"the size of the batch cannot be told from a gradient of shape {tuple(grad.shape)}."
+        if grad.dim() == 2 and grad.size(0) == self.batch_size and grad.dtype is torch.float32:
+            norms = vector_norm(grad, 2, 1)
         else:
-            flat = moved if moved.dim() == 2 else moved.reshape(self.batch_size, -1)
-            norms = torch.linalg.vector_norm(accurate(flat), dim=1)
-            self._norms = norms.detach() if norms.requires_grad else norms  # create_graph=True
+            moved = _samples_first(grad, self.batch_size)
+            if moved is None:
+                self.error = f"the size of the batch cannot be told from a gradient of shape {tuple(grad.shape)}."
+                return
+            norms = vector_norm(accurate(moved.reshape(self.batch_size, -1)), 2, 1)
+        self._norms = norms.detach() if norms.requires_grad else norms  # create_graph=True
 
     def settle(self) -> None:
         """Do nothing: no other gradient is waited for."""
@@ -77,6 +82,14 @@ class LastPass:
         if self.error is not None or self._norms is None:
             raise unavailable(self.error)
         return self._norms
+
+
+def _has_parameter(node: Any) -> bool:
+    """Answer the most common case at once: the bias or the matrix of a dense layer, or of a convolution."""
+    for child, _ in node.next_functions:
+        if type(child) is ACCUMULATES and type(child.variable) is Parameter:
+            return True
+    return False
 
 
 def _last_layer(roots: list[Any]) -> Any:
@@ -107,6 +120,8 @@ def _is_parameter(node: Any) -> bool:
 
 def _samples_first(grad: Tensor, batch_size: int) -> Tensor | None:
     """Return [K, ...], None if several dimensions could be the batch, or none."""
+    if grad.dim() and grad.shape[0] == batch_size:
+        return grad
     fitting = [dim for dim, size in enumerate(grad.shape) if size == batch_size]
     if grad.dim() and not fitting and batch_size and grad.shape[0] % batch_size == 0:
         return grad.unflatten(0, (batch_size, -1))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -12,6 +13,7 @@ from torch import Tensor
 from adamcb.gradnorm._batch import Batch, Owners, split
 from adamcb.gradnorm._call import Call, Origin, Use, is_parameter, trains
 from adamcb.gradnorm._elementwise_rules import spread
+from adamcb.gradnorm._graph import dense
 from adamcb.gradnorm._layouts import letters_of
 from adamcb.gradnorm._parts import Dense, Outer, accurate
 
@@ -30,10 +32,17 @@ def linear(call: Call, input: Tensor, weight: Tensor, bias: Tensor | None = None
 
     if not forms and trains(weight) and trains(bias):
         return [Use(weight, part, bias=bias)]
+    if forms and not call.kwargs and (bias is None or call.may_form(bias)):
+        run = functools.partial(_run_dense, input, weight, bias)
+        return [Use(weight, part, forms=True, saved=(input,), bias=bias, run=run)]
     uses = [Use(weight, part, forms=forms, saved=(input,))]
     if bias is not None:
         uses.append(_bias_use(call, bias, forms))
     return uses
+
+
+def _run_dense(input: Tensor, weight: Tensor, bias: Tensor | None, supply: Any) -> Tensor:
+    return dense(supply, input, weight, bias)
 
 
 def _bias_use(call: Call, bias: Tensor, forms: bool) -> Use:

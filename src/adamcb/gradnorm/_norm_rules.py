@@ -13,8 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from adamcb.gradnorm._batch import split
+from adamcb.gradnorm._batch import Batch, split
 from adamcb.gradnorm._call import Call, Use
+from adamcb.gradnorm._graph import layer_norm as run_layer_norm
 from adamcb.gradnorm._parts import Dense, accurate
 
 
@@ -28,7 +29,19 @@ def layer_norm(
 ) -> list[Use] | None:
     """Σₜ gₜ x̂ₜ and Σₜ gₜ."""
     width = len(normalized_shape)
-    return _affine(call, input, weight, bias, lambda x: F.layer_norm(x, normalized_shape, eps=eps), width)
+    uses = _affine(call, input, weight, bias, lambda x: F.layer_norm(x, normalized_shape, eps=eps), width)
+    if uses is None or len(uses) < 2 or not (call.may_form(weight) and call.may_form(bias)):
+        return uses
+
+    def scaled(grad: Tensor, normalized: Tensor) -> Dense:
+        return _reduced(normalized.mul_(grad), call.out, width)
+
+    def run(supply: Any) -> Tensor:
+        return run_layer_norm(supply, input, weight, bias, normalized_shape, eps)  # type: ignore[arg-type]
+
+    uses[0] = Use(weight, scaled, forms=True, saved=(input,), run=run)
+    uses[1].forms = True
+    return uses
 
 
 def rms_norm(
@@ -118,10 +131,7 @@ def _affine(
         return None
 
     def reduce(product: Tensor) -> Dense:
-        parts = split(accurate(product), call.out)
-        kept = {2} if width is None else set(range(parts.dim() - width, parts.dim()))
-        dropped = [dim for dim in range(1, parts.dim()) if dim not in kept]
-        return Dense(parts.sum(dropped) if dropped else parts)
+        return _reduced(product, call.out, width)
 
     uses = []
     if weight is not None:
@@ -129,3 +139,11 @@ def _affine(
     if bias is not None:
         uses.append(Use(bias, reduce))
     return uses
+
+
+def _reduced(product: Tensor, batch: Batch, width: int | None) -> Dense:
+    """Return the sums over all but the samples and the last `width` dimensions, or the channels."""
+    parts = split(accurate(product), batch)
+    kept = {2} if width is None else set(range(parts.dim() - width, parts.dim()))
+    dropped = [dim for dim in range(1, parts.dim()) if dim not in kept]
+    return Dense(parts.sum(dropped) if dropped else parts)

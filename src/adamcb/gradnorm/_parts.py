@@ -22,7 +22,7 @@ Direction = Sequence[Tensor]
 """One vector for each dimension of a parameter. Their outer product is a direction in the parameter's space."""
 
 # Products are cut so that a piece stays in the cache of one core.
-CHUNK = 1 << 20
+CHUNK = 1 << 18
 
 
 class Part(Protocol):
@@ -47,12 +47,17 @@ def accurate(tensor: Tensor) -> Tensor:
     return tensor if exact else tensor.float()
 
 
+@functools.cache
+def _device_types() -> tuple[str, ...]:
+    """Return the kinds of devices here. Torch for CUDA names an accelerator, or raises, where there is no driver."""
+    found = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return ("cpu",) if found is None else ("cpu", found.type)
+
+
 @contextlib.contextmanager
 def without_autocast() -> Iterator[None]:
     """Let operations keep the precision of what they are given, on every device."""
-    accelerator = torch.accelerator.current_accelerator()
-    devices = {"cpu", "cpu" if accelerator is None else accelerator.type}
-    casting = [device for device in devices if torch.is_autocast_enabled(device)]
+    casting = [device for device in _device_types() if torch.is_autocast_enabled(device)]
     for device in casting:
         torch.set_autocast_enabled(device, False)
     try:
@@ -113,7 +118,7 @@ class Dense:
         """Return the gradient of the batch."""
         return self.gradients.sum(0)
 
-    def total_and_square_norms(self) -> tuple[Tensor, Tensor]:
+    def formed(self) -> tuple[Tensor, Tensor]:
         """Return the batch gradient and float[K]."""
         return self.total(), self.square_norms()
 
@@ -207,19 +212,47 @@ class Outer:
         left, right = (side.transpose(0, 1).flatten(1, 2) for side in (self.left, self.right))
         return self._ordered(torch.matmul(left.transpose(1, 2), right).unsqueeze(0))[0]
 
-    def total_and_square_norms(self) -> tuple[Tensor, Tensor]:
-        """Return the batch gradient and float[K] from gradients formed once, a few samples at a time."""
-        size = math.prod(self.shape)
-        step = max(1, CHUNK // size)
-        total, norms = None, []
-        for left, right in zip(self.left.split(step), self.right.split(step), strict=True):
-            formed = torch.matmul(left.transpose(2, 3), right).flatten(1)
-            norms.append(squares(formed))
-            piece = formed[0] if len(formed) == 1 else formed.sum(0)
-            total = piece if total is None else total.add_(piece)
-        total = self.left.new_zeros(size) if total is None else total
-        shape = (1, self.left.shape[1], self.left.shape[3], self.right.shape[3])
-        return self._ordered(total.view(shape))[0], torch.cat(norms)
+    def formed(self, *, with_bias: bool = False) -> tuple[Tensor, ...]:
+        """Return the batch gradient, that of a bias if there is one, and float[K].
+
+        The gradients are formed once, a few samples at a time.
+        """
+        blocks, rows, columns = self.left.shape[1], self.left.shape[3], self.right.shape[3]
+        total, norms = form(self.left, self.right)
+        total = self._ordered(total.view(1, blocks, rows, columns))[0]
+        if not with_bias:
+            return total, norms
+        bias = self.left.sum((1, 2))
+        return total, bias.sum(0), norms.add_(squares(bias))
+
+
+def form(left: Tensor, right: Tensor, *, summed: bool = True) -> tuple[Tensor, Tensor]:
+    """Form leftᵀ right for a few samples at a time, in a buffer that stays in the cache.
+
+    Args:
+        left: [K, B, T, a].
+        right: [K, B, T, b].
+        summed: Whether the sum over the samples is wanted.
+
+    Returns:
+        float[B·a·b], the sum over the samples or zeros, and float[K], the squared norms.
+    """
+    samples, blocks = left.shape[:2]
+    shape = (left.shape[3], right.shape[3])
+    size = blocks * math.prod(shape)
+    step = max(1, min(samples, CHUNK // max(1, size)))
+    buffer = left.new_empty(step * blocks, *shape)
+    norms, ones = left.new_empty(samples), left.new_ones(1, step)
+    total = left.new_zeros(1, size) if not samples or not summed else left.new_empty(1, size)
+    for start in range(0, samples, step):
+        count = min(step, samples - start)
+        first, second = (side[start : start + count].flatten(0, 1) for side in (left, right))
+        torch.bmm(first.transpose(1, 2), second, out=buffer[: count * blocks])
+        formed = buffer.view(step, size)[:count]
+        torch.linalg.vector_norm(formed, dim=1, out=norms[start : start + count])
+        if summed:
+            total.addmm_(ones[:, :count], formed, beta=1 if start else 0)
+    return total[0], norms.square_()
 
 
 def _gram_norms(left: Tensor, right: Tensor, with_bias: bool) -> Tensor:
@@ -232,7 +265,7 @@ def _gram_norms(left: Tensor, right: Tensor, with_bias: bool) -> Tensor:
 
 
 def _formed_norms(left: Tensor, right: Tensor, with_bias: bool) -> Tensor:
-    norms = squares(torch.matmul(left.transpose(2, 3), right))
+    norms = form(left, right, summed=False)[1]
     return norms.add_(squares(left.sum(2))) if with_bias else norms
 
 

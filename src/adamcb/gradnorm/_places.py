@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Parameter
 
 from adamcb.gradnorm import _layouts
 from adamcb.gradnorm._batch import Batch, Mixed, find_owners, place_owners, spread_owners
-from adamcb.gradnorm._call import Call, Mark, is_parameter, tensors_in
+from adamcb.gradnorm._call import Call, Mark, is_in_place, is_parameter, tensors_in
 from adamcb.gradnorm._probe import Probe
 from adamcb.gradnorm._table import OPERATIONS, operation_of
 
 _STEADY = {_layouts.kept, _layouts.leading, _layouts.lined_up, _layouts.dense}
 _QUICK = frozenset(name for name, operation in OPERATIONS.items() if operation.layout in _STEADY)
+# Where a layout reads shapes and settings alone. An index or numbers of repetitions are read themselves.
+_BY_SHAPE = frozenset(
+    name
+    for name, operation in OPERATIONS.items()
+    if operation.layout is not None
+    and operation.layout.__module__ == _layouts.__name__
+    and operation.layout is not _layouts.interleaved
+) | {"__getitem__"}
+_SETTINGS = frozenset((int, float, bool, str, type(None), type(...), torch.dtype, torch.device))
 # Sums over samples: harmless as a loss.
 _POOLING = frozenset("sum mean nansum nanmean".split()) | {
     name for name, operation in OPERATIONS.items() if operation.layout is _layouts.loss
@@ -52,6 +62,19 @@ class Places:
     def __init__(self) -> None:
         self.size = 0
         self._probe = Probe()
+        self._known: dict[Hashable, Batch] = {}
+
+    def recall(self, call: Call, out: Tensor) -> Batch | None:
+        """Return where the samples are if the same operation on arguments of the same kind was seen before."""
+        call.key = _key_of(call, out)
+        return None if call.key is None else self._known.get(call.key)
+
+    def remember(self, call: Call, out: Tensor, batch: Batch) -> None:
+        """Keep what was found for `recall`, which has been asked before."""
+        if call.key is not None and batch.owners is None:
+            if len(self._known) > 10_000:  # every batch has a new shape
+                self._known.clear()
+            self._known[call.key] = batch
 
     def of_inputs(self, tensors: Sequence[Tensor], samples: Tensor | None) -> Iterator[tuple[Tensor, Mark]]:
         """Yield the input tensors that hold samples, and where: along the first dimension.
@@ -152,6 +175,47 @@ class Written:
             place.copy_(spread_owners(place, batch))
         found = find_owners(owners, batches[0].size)
         return found or Mixed(batches[0].size, "rows of several samples were written into one tensor")
+
+
+def _key_of(call: Call, out: Tensor) -> Hashable:
+    """Return all that a layout depends on: shapes, settings, where the samples are. None if it may be more."""
+    if call.name not in _BY_SHAPE or is_in_place(call.name):
+        return None
+    if call.name == "__getitem__" and (len(call.args) < 2 or tensors_in(call.args[1])):
+        return None
+    key: list[Hashable] = [call.name, out.shape, out.requires_grad]
+    seen: list[int] = []
+    known = _add_to_key(key, call.args, call.marks, seen)
+    for name, value in call.kwargs.items():
+        key.append(name)
+        known = known and _add_to_key(key, (value,), call.marks, seen)
+    return tuple(key) if known else None
+
+
+def _add_to_key(key: list[Hashable], values: Sequence[Any], marks: dict[int, Any], seen: list[int]) -> bool:
+    for value in values:
+        kind = type(value)
+        if kind is Tensor or kind is Parameter:
+            mark = marks.get(id(value))
+            if type(mark) is Mixed or (type(mark) is Batch and mark.owners is not None):
+                return False
+            if id(value) not in seen:
+                seen.append(id(value))
+            key += (value.shape, value.requires_grad, mark if type(mark) is Batch else mark is None)
+            key.append(seen.index(id(value)))
+        elif kind in _SETTINGS:
+            key.append(value)
+        elif kind is slice:
+            key += ("slice", value.start, value.stop, value.step)
+            if not {type(value.start), type(value.stop), type(value.step)} <= _SETTINGS:
+                return False
+        elif kind in (tuple, list, torch.Size):
+            key.append(len(value))
+            if not _add_to_key(key, value, marks, seen):
+                return False
+        else:
+            return False
+    return True
 
 
 def _made(mark: Any) -> bool:

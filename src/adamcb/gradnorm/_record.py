@@ -68,7 +68,7 @@ class TracedPass:
         self.error: str | None = None
         self._finish: Finish | None = finish
         self._check = check or Check()
-        self._total: Tensor | None = None
+        self._squares: list[Tensor] = []
         self._pending: dict[int, list[Part]] = {}
         self._fired: set[int] = set()
 
@@ -106,16 +106,17 @@ class TracedPass:
             else:
                 self.add(use.tensor, part, use.origin)
 
-    def supply(self, use: Use, grad: Tensor, saved: Sequence[Tensor]) -> Tensor:
-        """Add the part of a use that forms the gradient, and return the gradient of the batch."""
+    def supply(self, use: Use, grad: Tensor, saved: Sequence[Tensor]) -> list[Tensor]:
+        """Add the part of a use that forms the gradient, and return the gradients of the batch: its own, its bias's."""
         part: Any = use.part(grad, *saved)
-        self._compare(use.tensor, part)
-        if self._alone(use.tensor):
-            total, square_norms = part.total_and_square_norms()
+        if self._alone(use.tensor) and (use.bias is None or self._alone(use.bias)):
+            *gradients, square_norms = part.formed(with_bias=True) if use.bias is not None else part.formed()
             self.add_squares(square_norms)
-            return total
+            return gradients
         self._pending.setdefault(id(use.tensor), []).append(part)
-        return part.total()
+        if use.bias is not None:
+            self._pending.setdefault(id(use.bias), []).append(part.bias())
+        return totals(use, part)
 
     def add(self, tensor: Any, part: Part, origin: Origin | None) -> None:
         """Add one part, pulled back to the parameters that `tensor` was made of."""
@@ -139,15 +140,7 @@ class TracedPass:
 
     def add_squares(self, square_norms: Tensor) -> None:
         """Add float[K] to the total."""
-        if self._total is None:
-            self._total = square_norms
-        elif self._total.shape != square_norms.shape:
-            self.error = (
-                f"the size of the batch cannot be told: the parameters' operations saw {len(self._total)} and "
-                f"{len(square_norms)} samples. The first dimension of every input must be the batch."
-            )
-        else:
-            self._total = self._total + square_norms.to(self._total.device)
+        self._squares.append(square_norms)
 
     def settle(self) -> None:
         """Add the parameters that were used more than once, and let go of what they held."""
@@ -160,9 +153,16 @@ class TracedPass:
     def norms(self) -> Tensor:
         """Return float[K]."""
         self.settle()
-        if self.error is not None or self._total is None:
+        sizes = {len(squares) for squares in self._squares}
+        if len(sizes) > 1 and self.error is None:
+            self.error = (
+                f"the size of the batch cannot be told: the parameters' operations saw {sorted(sizes)} samples. "
+                "The first dimension of every input must be the batch."
+            )
+        if self.error is not None or not self._squares:
             raise unavailable(self.error)
-        return self._total.sqrt()
+        device = self._squares[0].device
+        return torch.stack([squares.to(device) for squares in self._squares]).sum(0).sqrt_()
 
     def _add_with_bias(self, use: Use, part: Any) -> None:
         if self._alone(use.tensor) and self._alone(use.bias):
@@ -181,6 +181,11 @@ class TracedPass:
     def _compare(self, leaf: Any, part: Part) -> None:
         if self._check.guard is not None:
             self._check.guard.measure(leaf, part)
+
+
+def totals(use: Use, part: Any) -> list[Tensor]:
+    """Return the gradients of the batch: of the parameter, and of its bias if the use has one."""
+    return [part.total()] if use.bias is None else [part.total(), part.bias().total()]
 
 
 def pull_back(tensor: Any, origin: Origin, gradients: Tensor) -> list[tuple[Parameter, Tensor]]:

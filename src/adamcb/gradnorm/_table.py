@@ -17,6 +17,7 @@ from adamcb.gradnorm import (
     _lookup_rules,
     _matrix_rules,
     _norm_rules,
+    _recurrence,
 )
 from adamcb.gradnorm._call import Use
 from adamcb.gradnorm._layouts import Layout
@@ -125,6 +126,7 @@ _ROWS: list[tuple[str, Layout, Rule | None]] = [
     ("cdist", _L.distances, None),
     ("scaled_dot_product_attention", _L.attention, _M.attention),
     ("bilinear", _L.kept, None),
+    ("lstm_scan", _L.lined_up, _recurrence.lstm_rule),
     ("conv1d conv2d conv3d", _L.leading, _convolution.convolution),
     ("conv_transpose1d conv_transpose2d conv_transpose3d", _L.leading, _convolution.transposed_convolution),
     (_IMAGES, _L.leading, None),

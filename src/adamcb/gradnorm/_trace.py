@@ -23,7 +23,7 @@ from adamcb.gradnorm._graph import Pick, leaves_behind, node_of, supplies, suppl
 from adamcb.gradnorm._guard import Guard
 from adamcb.gradnorm._parts import without_autocast
 from adamcb.gradnorm._places import Places, Written, same_shape
-from adamcb.gradnorm._record import TracedPass
+from adamcb.gradnorm._record import TracedPass, totals
 from adamcb.gradnorm._table import PLAIN, TENSOR_ATTRIBUTES, operation_of
 
 Grads = tuple[Tensor | None, ...]
@@ -64,6 +64,11 @@ class Tracer(TorchFunctionMode):
         self._operations, self._inner = 0, 0
         self._again = False
         self._start = _compat.now()
+
+    @property
+    def checked(self) -> bool:
+        """Whether autograd must compute all gradients itself, so that parts can be compared with them."""
+        return self._guard is not None
 
     def mark_inputs(self, inputs: Any, samples: Tensor | None = None) -> None:
         """Note where the inputs hold the samples: along their first dimension."""
@@ -113,7 +118,7 @@ class Tracer(TorchFunctionMode):
             return func(*args, **kwargs)
         elif name in COMPOSITES:
             with self:
-                return COMPOSITES[name](self.mark_samples, func, *args, **kwargs)
+                return COMPOSITES[name](self, func, *args, **kwargs)
         elif name in _BACKWARD:
             # A checkpoint that runs again goes backward by itself, and that is part of the backward pass.
             return func(*args, **kwargs) if self._again else self._go_backward(func, args, kwargs)
@@ -124,7 +129,7 @@ class Tracer(TorchFunctionMode):
             samples = type(marks.get(id(args[0]))) is not Origin  # the other argument says what kind, and no more
             made = not samples
         if samples and made:
-            return self._meet(Call(name, func, args, kwargs, marks, checked=self._guard is not None))
+            return self._meet(Call(name, func, args, kwargs, marks, checked=self.checked))
         out = func(*args, **kwargs)
         if marks and (isinstance(out, (Tensor, tuple, list)) or name == "__setitem__"):
             call = Call(name, func, args, kwargs, marks)
@@ -136,7 +141,7 @@ class Tracer(TorchFunctionMode):
     def _look_at(self, args: tuple, kwargs: dict) -> tuple[dict[int, Mark], bool, bool]:
         marks, samples, made = {}, False, False
         for tensor in tensors_in((args, kwargs) if kwargs else args):
-            if tensor.requires_grad:
+            if tensor.requires_grad and (node := tensor.grad_fn) is not None and _compat.is_custom(node):
                 self.notice(tensor)
             mark = self.mark_of(tensor)
             if mark is not None:
@@ -216,7 +221,7 @@ class Tracer(TorchFunctionMode):
     def _mark_results(self, call: Call, out: Any) -> None:
         """Say where the samples are in the results of an operation on the batch."""
         if isinstance(out, Tensor):
-            quick = same_shape(call, out)
+            quick = same_shape(call, out) or self._places.recall(call, out)
             if quick is not None:
                 self._marks[id(out)] = (weakref.ref(out), quick)
                 return
@@ -225,6 +230,8 @@ class Tracer(TorchFunctionMode):
             if result.shape != shape or call.name not in _PIECES:  # pieces of one size hold the samples alike
                 shape = result.shape
                 mark, why = self._places.find(call, number, result)
+                if result is out and type(mark) is Batch and why is None:
+                    self._places.remember(call, result, mark)
             if mark is None:
                 self._marks.pop(id(result), None)
                 continue
@@ -285,8 +292,9 @@ class Tracer(TorchFunctionMode):
         out = call.args[0] if call.name == "__setitem__" else out
         self._mark_results(call, out)
         if recording and any(tensor.requires_grad for tensor in tensors_in(out)):
-            if isinstance(out, Tensor) and out.grad_fn is not None and _compat.is_custom(out.grad_fn):
-                self._noticed.add(out.grad_fn)
+            node = out.grad_fn if isinstance(out, Tensor) else None
+            if node is not None and _compat.is_custom(node) and not supplies(node):
+                self._noticed.add(node)
             call.out = self.mark_of(out) if isinstance(out, Tensor) else None
             self._attach(call, [use for use in uses if not use.forms], out)
         return None if call.name == "__setitem__" else out
@@ -336,11 +344,13 @@ class Tracer(TorchFunctionMode):
 
         A convolution's bias has to go with its weight: autograd computes both to get one.
         """
+        self._operations += 1
+        supply = functools.partial(self._supply, forming, self._operations)
+        if forming[0].run is not None:
+            return forming[0].run(supply)
         swap = {id(use.tensor): use.tensor.detach() for use in forming}
         args = [swap.get(id(arg), arg) for arg in call.args]
         kwargs = {key: swap.get(id(arg), arg) for key, arg in call.kwargs.items()}
-        self._operations += 1
-        supply = functools.partial(self._supply, forming, self._operations)
         saved = [tensor for use in forming for tensor in use.saved]
         return supply_gradients(call.func(*args, **kwargs), supply, saved, [use.tensor for use in forming])
 
@@ -380,8 +390,7 @@ class Tracer(TorchFunctionMode):
             for use in uses:
                 mine = saved[start : start + len(use.saved)]
                 start += len(mine)
-                part: Any = None if counted else use.part(grad, *mine)
-                supplied.append(self.record.supply(use, grad, mine) if counted else part.total())
+                supplied += self.record.supply(use, grad, mine) if counted else totals(use, use.part(grad, *mine))
         return supplied
 
 

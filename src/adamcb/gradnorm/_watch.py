@@ -37,6 +37,7 @@ class Watcher:
     Attributes:
         done: The passes that have gone backward.
         passes: How many forward passes were followed.
+        is_paused: Whether forward passes are let by.
     """
 
     def __init__(
@@ -45,13 +46,14 @@ class Watcher:
         self.done: list[Record] = []
         self._open: list[ChainPass | _Watch | None] = []
         self.passes = 0
+        self.is_paused = False
         self._chain, self._places = Chain(), Places()
         self._model, self._samples = weakref.ref(model), samples
         self._schedule, self._check = Schedule(check), Check()
         self._compiled = _compat.is_compiled(model)
         self._retired = False
         leave = _Hook(self._leave if exact else self._leave_last)
-        self._handles = [model.register_forward_hook(leave, with_kwargs=True, always_call=True)]
+        self._handles = [model.register_forward_hook(leave, with_kwargs=True, always_call=exact)]
         if exact:
             self._handles.append(model.register_forward_pre_hook(_Hook(self._enter), with_kwargs=True))
 
@@ -103,7 +105,7 @@ class Watcher:
         if torch.compiler.is_compiling():
             return
         # An open entry means that the model calls itself.
-        if not torch.is_grad_enabled() or any(self._open):
+        if self.is_paused or not torch.is_grad_enabled() or any(self._open):
             self._open.append(None)
             return
         for record in self.done:  # let go of what past passes hold
@@ -133,11 +135,14 @@ class Watcher:
                 self.retire()
 
     def _leave_last(self, model: nn.Module, args: tuple, kwargs: dict[str, Any], output: Any) -> None:
-        if not torch.is_grad_enabled() or torch.compiler.is_compiling():
+        if self.is_paused or not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return
-        self.passes += 1
-        size = next((tensor.size(0) for tensor in tensors_in((args, kwargs) if kwargs else args) if tensor.dim()), 0)
-        LastPass(self.passes, self.done.append, size).watch(tensors_in(output))
+        self.passes = index = self.passes + 1
+        if args and type(args[0]) is Tensor and args[0].dim():
+            size = args[0].size(0)
+        else:
+            size = next((tensor.size(0) for tensor in tensors_in((args, kwargs)) if tensor.dim()), 0)
+        LastPass(index, self.done.append, size).watch(output)
 
     def _consider_check(self, model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
         if self._check.guard is not None:

@@ -36,6 +36,11 @@ def check_accelerator(accelerator: Accelerator) -> None:
         ValueError: If Accelerate does not know of the other processes, or has prepared a learning-rate scheduler that
             it would step once for every process.
         NotImplementedError: If the model is not whole in every process.
+
+    Example:
+        >>> accelerator = Accelerator()
+        >>> model, optimizer = accelerator.prepare(model, optimizer)
+        >>> check_accelerator(accelerator)
     """
     kind = accelerator.distributed_type
     if kind is not DistributedType.NO and not kind.value.startswith("MULTI_"):

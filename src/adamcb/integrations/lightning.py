@@ -16,13 +16,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from adamcb import _checks
 from adamcb.integrations._missing import missing
 from adamcb.integrations._sharded import refuse_sharded
 from adamcb.integrations._stream import BatchStream
-from adamcb.training import AdaptiveLoader, Meter
+from adamcb.training import AdaptiveLoader, Meter, generators_part
 
 try:
     from lightning.pytorch import Callback, LightningModule, Trainer
@@ -46,6 +47,11 @@ def weigh(module: LightningModule, losses: Tensor) -> Tensor:
 
     Raises:
         ValueError, RuntimeError, FloatingPointError: As `AdaptiveLoader.weigh`.
+
+    Example:
+        >>> def training_step(self, batch, batch_idx):
+        ...     x, y = batch
+        ...     return weigh(self, F.cross_entropy(self.net(x), y, reduction="none"))
     """
     trainer: Any = module.trainer
     callback = next((one for one in trainer.callbacks if isinstance(one, AdamCBCallback)), None)
@@ -56,8 +62,9 @@ class AdamCBCallback(Callback):
     """Chooses the batches of a `Trainer`, and learns from their gradients.
 
     Lightning's loop is in charge: it takes batches from `loader`, goes backward, accumulates, clips, steps, logs and
-    saves. The callback learns before every step of the optimizer, and puts its state into the Trainer's checkpoints:
-    `trainer.fit(..., ckpt_path=...)` goes on with the next batch, also in the middle of an epoch. A run with
+    saves. The callback learns before every step of the optimizer, and puts its state into the Trainer's checkpoints,
+    with the global generators of torch, NumPy and Python, which Lightning does not save: `trainer.fit(...,
+    ckpt_path=...)` goes on with the next batch, also in the middle of an epoch, and so does dropout. A run with
     `accumulate_grad_batches` draws K samples for each batch. With several ranks, `batch_size` is that of all of them
     together.
 
@@ -72,16 +79,25 @@ class AdamCBCallback(Callback):
     Attributes:
         loader: What `trainer.fit` takes as `train_dataloaders`.
         adaptive: The `AdaptiveLoader`, once training has started.
+
+    Example:
+        >>> chosen = AdamCBCallback(train_set, batch_size=128)
+        >>> trainer = Trainer(callbacks=[chosen], use_distributed_sampler=False)
+        >>> trainer.fit(module, chosen.loader)
     """
 
     def __init__(self, dataset: Any, batch_size: int, *, model: nn.Module | None = None, **options: Any) -> None:
         if "optimizer" in options or "lr" in options:
             raise TypeError("`optimizer` and `lr` must be set in `configure_optimizers`, got them in AdamCBCallback.")
+        _checks.map_style("dataset", dataset)
+        if model is not None:
+            _checks.instance("model", model, nn.Module, "a torch.nn.Module")
         self.dataset, self.batch_size = dataset, _checks.integer("batch_size", batch_size, low=1)
         self.loader = Loader(self)
         self._stream: BatchStream | None = None
         self._model, self._options = model, options
         self._state: dict[str, Any] | None = None  # loaded, for the AdaptiveLoader that is yet to be made
+        self._generators = generators_part(torch.device("cpu"), 0)
         self._started = 0  # batches that Lightning has begun to train on
 
     @property
@@ -114,16 +130,19 @@ class AdamCBCallback(Callback):
         adaptive = AdaptiveLoader(model, self.dataset, self.batch_size, **options)
         self._stream = BatchStream(adaptive)
         self._started = 0
+        self._generators = generators_part(pl_module.device, trainer.global_rank)
         if self._state is not None:
             adaptive.load_state_dict(self._state)
-            self._state = None
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Refuse another loader."""
+        """Refuse another loader. Restore the global generators, as late as possible: nobody draws in between."""
         combined = trainer.fit_loop._combined_loader
         if combined is not None and not any(loader is self.loader for loader in combined.flattened):
             kinds = ", ".join(type(loader).__name__ for loader in combined.flattened)
             raise ValueError(f"`train_dataloaders` must be the `loader` of AdamCBCallback, got {kinds}.")
+        if self._state is not None:
+            self._generators.load_state_dict(self._state["generators"])
+            self._state = None
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Make sure that the batch is the one that was taken last, since draw and losses meet by that."""
@@ -150,10 +169,14 @@ class AdamCBCallback(Callback):
 
     def state_dict(self) -> dict[str, Any]:
         """Return what choosing batches needs to go on; model and optimizers are Lightning's to save."""
-        return {} if self._stream is None else self.adaptive.state_dict()
+        if self._stream is None:
+            return {}
+        return {**self.adaptive.state_dict(), "generators": self._generators.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Keep `state_dict` until training starts."""
+        if state_dict and "generators" not in state_dict:
+            raise ValueError("`state_dict` must be of this version of AdamCBCallback, got one without generators.")
         self._state = state_dict or None
 
 

@@ -74,6 +74,10 @@ class AdamCBMixin(_Trainer):
         items_per_sample: How many predictions (tokens) a sample has on average. None: counted in up to 1,000 samples. A
             wrong number scales the loss, no more.
         feedback_delay: As in `AdaptiveLoader`.
+
+    Example:
+        >>> class MyTrainer(AdamCBMixin, Seq2SeqTrainer):
+        ...     pass
     """
 
     def __init__(
@@ -192,13 +196,19 @@ class AdamCBMixin(_Trainer):
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
         super()._load_optimizer_and_scheduler(checkpoint)
         if checkpoint is not None:
-            state, extra = read_checkpoint(os.path.join(checkpoint, FILE))
-            self.adaptive.load_state_dict(state)
-            self.items_per_sample = extra["items_per_sample"]
+            saved = read_checkpoint(os.path.join(checkpoint, FILE))
+            self.adaptive.load_state_dict(saved.state)
+            self.items_per_sample = saved.extra["items_per_sample"]
 
 
 class AdamCBTrainer(AdamCBMixin, Trainer):
-    """`transformers.Trainer` with chosen batches; see `AdamCBMixin`."""
+    """`transformers.Trainer` with chosen batches; see `AdamCBMixin`.
+
+    Example:
+        >>> trainer = AdamCBTrainer(model=model, args=args, train_dataset=texts, min_batch_size=4)
+        >>> trainer.train()
+        >>> print(trainer.meter)
+    """
 
 
 class _Learn(TrainerCallback):

@@ -22,17 +22,19 @@ import torch
 import adamcb
 from adamcb import _checks
 from adamcb.lab.errors import LabError
-from adamcb.lab.methods import DEFAULT_METHODS, METHODS, RIVALS, SCORES, Method, get_method, label_of, uniform
+from adamcb.lab.methods import CONTROLS, DEFAULT_METHODS, METHODS, RIVALS, SCORES, SPECIAL, Method, get_method, label_of
 from adamcb.lab.tasks import metrics
 from adamcb.lab.tasks.datasets import DATASET_NAMES
-from adamcb.lab.tasks.images import ImageTask
-from adamcb.lab.tasks.load import TASKS, load_image_task, load_task
+from adamcb.lab.tasks.images import AUGMENTATIONS, ImageTask
+from adamcb.lab.tasks.load import DEFAULT_TASK, TASKS, load_image_task, load_task
 from adamcb.lab.tasks.models import MODEL_NAMES
 from adamcb.lab.tasks.schedules import SCHEDULES
 from adamcb.lab.tasks.task import OPTIMIZERS, Task
 
-# Of config.json: 2 since methods have the names that they have now.
-FORMAT = 2
+# What is for images alone, and not for a task.
+OF_IMAGES = ("fraction", "label_noise", "augmentation")
+# Of config.json: 2 since methods have the names that they have now, 3 since `seconds` are the processor's.
+FORMAT = 3
 
 
 @dataclass(frozen=True)
@@ -87,8 +89,7 @@ class Experiment:
         batch_size: K. None: the task's.
         lr: Learning rate. None: each method's own, or the task's.
         schedule: Of the learning rate; a name of `SCHEDULES`. None: the task's.
-        optimizer: A name of `OPTIMIZERS`, for all methods that are not about their optimizer. None: each method's own
-            where the task steps with Adam, and the task's otherwise.
+        optimizer: A name of `OPTIMIZERS`, for all methods that are not about their optimizer. None: the task's.
         weight_decay: Of the optimizer. None: the task's.
         exploration: γ. None: each method's own.
         scores: What methods learn from that leave it open. None: as `AdamCB` comes.
@@ -98,18 +99,21 @@ class Experiment:
         max_steps: End every run after this many steps, if they are fewer than those of the epochs.
         label_noise: The part of the training labels that is replaced by another class, chosen by the seed of the run;
             None: they stay as they are. Test labels always do.
+        augmentation: A name of `AUGMENTATIONS`: what is done to training images. None: nothing.
         evaluations: How often in an epoch losses and metrics are measured, for curves that are finer than
             results.csv; None: at its end only.
     """
 
     task: str | None = _option(
-        None, f"{', '.join(TASKS)}, or FILE.py:NAME; instead of --dataset and --model", metavar="NAME"
+        None,
+        f"{', '.join(TASKS)}, or FILE.py:NAME; instead of --dataset and --model (default: {DEFAULT_TASK})",
+        metavar="NAME",
     )
     dataset: str = _option("digits", f"{', '.join(DATASET_NAMES)}, or a folder of class folders", metavar="NAME")
     model: str = _option("mlp", f"{', '.join(MODEL_NAMES)}, or FILE.py:NAME", metavar="NAME")
     methods: tuple[str | Method, ...] = _option(
         DEFAULT_METHODS,
-        f"{', '.join((*METHODS, *RIVALS))}, or FILE.py:NAME",
+        f"{', '.join((*METHODS, *RIVALS, *SPECIAL))}, or FILE.py:NAME",
         metavar="NAME",
         flag="--method",
         repeated=True,
@@ -138,6 +142,7 @@ class Experiment:
     label_noise: float | None = _option(
         None, "part of the training labels to make wrong, in [0, 1]", kind=float, check=_SHARE, metavar="SHARE"
     )
+    augmentation: str | None = _option(None, "what is done to training images", choices=tuple(AUGMENTATIONS))
     evaluations: int | None = _count(None, "evaluations in an epoch")
 
     def __post_init__(self) -> None:
@@ -162,20 +167,17 @@ class Experiment:
     def load_task(self, data_dir: str | None = None) -> Task:
         """Return the task."""
         if self.task is None:
-            settings: Any = {"fraction": self.fraction, "label_noise": self.label_noise}
+            settings: Any = {name: getattr(self, name) for name in OF_IMAGES}
             return load_image_task(self.dataset, self.model, data_dir=data_dir, **settings)
-        for name in ("fraction", "label_noise"):
+        for name in OF_IMAGES:
             if getattr(self, name) not in (None, 1.0):
                 raise LabError(f"`{option_of(name)}` must not be given beside --task, got {getattr(self, name)}.")
         return load_task(self.task, data_dir)
 
     def completed(self, task: Task) -> Experiment:
         """Return the experiment with everything that it leaves to the task."""
-        names = ("epochs", "batch_size", "schedule", "weight_decay")
-        own = {name: getattr(task, name) for name in names if getattr(self, name) is None}
-        if self.optimizer is None and task.optimizer != "adam":
-            own["optimizer"] = task.optimizer
-        return replace(self, **own)
+        names = ("epochs", "batch_size", "schedule", "optimizer", "weight_decay")
+        return replace(self, **{name: getattr(task, name) for name in names if getattr(self, name) is None})
 
     def steps_per_epoch(self, num_samples: int) -> int:
         """Return how many batches an epoch has."""
@@ -208,7 +210,8 @@ class Experiment:
             "format": FORMAT,
             **own,
             "labels": {method.name: label_of(method, whole.optimizer) for method in methods},
-            "chooses": [method.name for method in methods if method.selection is not uniform and not method.needs],
+            "about": {method.name: [method.about, method.link] for method in methods},
+            "chooses": [method.name for method in methods if method.selection not in CONTROLS and not method.needs],
             "metrics": metrics.as_config(task.metrics),
             "files": _fingerprints(references),
             "num_train": len(task.train),

@@ -6,9 +6,11 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
+from adamcb._checks import nearest
 
-def load_object(reference: str) -> Any:
-    """Run the Python file of `reference`, "FILE.py:NAME", and return its NAME.
+
+def load_object(reference: str, option: str) -> Any:
+    """Run the Python file of `reference`, "FILE.py:NAME", and return its NAME; errors name the `option` it is for.
 
     The file runs as a module of its own that is not entered in `sys.modules`, so two files of the same name do not
     get in each other's way. Errors that the file raises are not wrapped.
@@ -17,18 +19,24 @@ def load_object(reference: str) -> Any:
         ValueError: `reference` is not of that form, or the file has no such name.
         FileNotFoundError: there is no such file.
     """
-    # The last colon, because a Windows path has one of its own.
-    filename, _, name = reference.rpartition(":")
-    if not filename.endswith(".py") or not name.isidentifier():
-        raise ValueError(f"`reference` must be of the form FILE.py:NAME, got reference={reference!r}.")
-    path = Path(filename)
-    if not path.is_file():
-        raise FileNotFoundError(f"`reference` must name an existing file, got reference={reference!r}.")
+    path, name = split_reference(reference, option)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     if spec is None or spec.loader is None:
-        raise ValueError(f"`reference` must name a Python file, got reference={reference!r}.")
+        raise ValueError(f"`{option}` must name a Python file, got {option}={reference!r}.")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     if not hasattr(module, name):
-        raise ValueError(f"`reference` must name something that {path} defines, got reference={reference!r}.")
+        near = nearest(name, [each for each in vars(module) if not each.startswith("_")])
+        raise ValueError(f"`{option}` must name something that {path} defines, got {option}={reference!r}.{near}")
     return getattr(module, name)
+
+
+def split_reference(reference: str, option: str) -> tuple[Path, str]:
+    """Return the file and the name of "FILE.py:NAME"; raises as `load_object` does, without running the file."""
+    # The last colon, because a Windows path has one of its own.
+    filename, _, name = reference.rpartition(":")
+    if not filename.endswith(".py") or not name.isidentifier():
+        raise ValueError(f"`{option}` must be of the form FILE.py:NAME, got {option}={reference!r}.")
+    if not Path(filename).is_file():
+        raise FileNotFoundError(f"`{option}` must name an existing file, got {option}={reference!r}.")
+    return Path(filename), name

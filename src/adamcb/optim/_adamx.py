@@ -10,26 +10,21 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim.optimizer import (
-    Optimizer,
-    ParamsT,
-    _device_dtype_check_for_fused,
-    _get_scalar_dtype,
-    _use_grad_for_differentiable,
-)
+from torch.optim.optimizer import Optimizer, ParamsT
 
 from adamcb import _checks
+from adamcb._torch_compat import (
+    check_fusible,
+    check_graph_capture,
+    scalar_dtype,
+    with_grad_if_differentiable,
+)
+from adamcb.optim._loading import check_entries, check_group
 from adamcb.optim._update import capturable_step, fused_step, plain_step
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
 # What an AdamX group is to `torch.optim.Adam`, which then reads our checkpoints as the AMSGrad that they are.
 _AS_ADAM = {"amsgrad": True, "decoupled_weight_decay": True}
-# Older releases of torch know of CUDA only.
-_HEALTH_CHECK = next(
-    name
-    for name in ("_accelerator_graph_capture_health_check", "_cuda_graph_capture_health_check")
-    if hasattr(Optimizer, name)
-)
 _WHY_NOT_FUSED = {
     "foreach": "they are two ways to do the same",
     "differentiable": "the fused kernel has no derivatives",
@@ -118,7 +113,11 @@ class AdamX(Optimizer):
             "differentiable": differentiable,
             **_AS_ADAM,
         }
-        _check(defaults)
+        defaults |= _checked(defaults)
+        if not isinstance(params, Tensor):  # torch has words for that
+            params = list(_checks.sequence("params", params, "be parameters, named parameters or groups of them"))
+            if not params:
+                raise ValueError("`params` must not be empty, got an empty parameter list.")
         super().__init__(params, defaults)
 
     @property
@@ -129,12 +128,29 @@ class AdamX(Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group, as every torch optimizer does, once its own settings have passed the constructor's checks."""
         if isinstance(param_group, dict) and not param_group.keys().isdisjoint(self.defaults):
-            _check({**self.defaults, **param_group})
+            settings = _checked({**self.defaults, **param_group})
+            param_group.update({name: settings[name] for name in settings if name in param_group})
         super().add_param_group(param_group)
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Continue from a state of AdamX, AMSGrad or Adam.
+
+        Raises:
+            ValueError, TypeError: If it is of other parameters or shapes, or a setting is out of range. Nothing is
+                changed then.
+        """
+        if not isinstance(state_dict, dict) or not {"state", "param_groups"} <= set(state_dict):
+            got = _checks.shown("state_dict", state_dict)
+            raise ValueError(f"`state_dict` must be a dict with the keys state and param_groups, got {got}.")
+        super().load_state_dict(state_dict)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # When a checkpoint is loaded, these are the groups as they were constructed.
         constructed = self.__dict__.get("param_groups", [])
+        if constructed:
+            for number, (group, own) in enumerate(zip(state["param_groups"], constructed, strict=True)):
+                check_group(f"param_groups[{number}]", group, own)
+            check_entries(self, state["state"])
         super().__setstate__(state)
         for group, own in itertools.zip_longest(self.param_groups, constructed, fillvalue={}):
             if group.get("weight_decay") and not group.get("decoupled_weight_decay", True):
@@ -169,9 +185,9 @@ class AdamX(Optimizer):
             state = self.state[param]
             if not state:
                 if group["fused"]:
-                    _device_dtype_check_for_fused(param)
+                    check_fusible(param)
                 device = param.device if group["capturable"] else "cpu"
-                state["step"] = torch.zeros((), dtype=_get_scalar_dtype(), device=device)
+                state["step"] = torch.zeros((), dtype=scalar_dtype(), device=device)
                 for key in _MOMENTS:
                     state[key] = torch.zeros_like(param, memory_format=torch.preserve_format)
             elif group["differentiable"]:
@@ -184,10 +200,10 @@ class AdamX(Optimizer):
             max_exp_avg_sqs.append(state["max_exp_avg_sq"])
             state_steps.append(state["step"])
 
-    @_use_grad_for_differentiable
+    @with_grad_if_differentiable
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
         """Update the parameters that have a gradient, and return what `closure`, if there is one, returned."""
-        getattr(self, _HEALTH_CHECK)()
+        check_graph_capture(self)
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -207,30 +223,38 @@ class AdamX(Optimizer):
         return loss
 
 
-def _check(group: dict[str, Any]) -> None:
+def _checked(group: dict[str, Any]) -> dict[str, Any]:
+    """Return the settings of a group as plain numbers and bools, or raise."""
     lr = group["lr"]
     if isinstance(lr, Tensor) and lr.numel() != 1:
         raise ValueError(f"`lr` must be a number or a 1-element tensor, got lr of shape {tuple(lr.shape)}.")
-    _checks.real("lr", lr.item() if isinstance(lr, Tensor) else lr, low=0.0)
-    if not (isinstance(group["betas"], (tuple, list)) and len(group["betas"]) == 2):
-        raise ValueError(f"`betas` must be two numbers, got betas={group['betas']}.")
-    beta1, beta2 = (_checks.real(f"betas[{i}]", group["betas"][i], low=0.0, high=1.0, high_open=True) for i in (0, 1))
-    _checks.real("eps", group["eps"], low=0.0)
-    _checks.real("beta1_decay", group["beta1_decay"], low=0.0, low_open=True, high=1.0)
-    _checks.real("weight_decay", group["weight_decay"], low=0.0)
+    rate = _checks.real("lr", lr.item() if isinstance(lr, Tensor) else lr, low=0.0)
+    beta1, beta2 = _checks.betas(group["betas"])
+    settings: dict[str, Any] = {
+        "lr": lr if isinstance(lr, Tensor) else rate,
+        "betas": (beta1, beta2),
+        "eps": _checks.real("eps", group["eps"], low=0.0),
+        "beta1_decay": _checks.real("beta1_decay", group["beta1_decay"], low=0.0, low_open=True, high=1.0),
+        "weight_decay": _checks.real("weight_decay", group["weight_decay"], low=0.0),
+    }
+    for option in ("bias_correction", "maximize", "capturable", "differentiable"):
+        settings[option] = _checks.boolean(option, group[option])
+    for option in ("foreach", "fused"):
+        settings[option] = None if group[option] is None else _checks.boolean(option, group[option])
     for option in ("foreach", "differentiable", "capturable"):
-        if group["fused"] and group[option]:
+        if settings["fused"] and settings[option]:
             raise RuntimeError(f"`fused` and `{option}` cannot be `True` together: {_WHY_NOT_FUSED[option]}.")
     if beta1 > math.sqrt(beta2):
         warnings.warn(
             f"The regret bound of AdamX needs β₁ ≤ √β₂: with betas={group['betas']} there is no guarantee.",
             stacklevel=3,
         )
+    return settings
 
 
 def _complete(state: dict[str, Any], param: Tensor, *, on_device: bool) -> None:
     """Make the state of a checkpoint that is old, or Adam's, into one of ours."""
-    step = torch.as_tensor(state["step"], dtype=_get_scalar_dtype())
+    step = torch.as_tensor(state["step"], dtype=scalar_dtype())
     state["step"] = step.to(param.device if on_device else "cpu")
     if "max_exp_avg_sq" not in state:
         state["max_exp_avg_sq"] = state["exp_avg_sq"].clone(memory_format=torch.preserve_format)

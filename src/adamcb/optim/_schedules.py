@@ -5,6 +5,8 @@ from __future__ import annotations
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
+from adamcb import _checks
+
 
 def inverse_sqrt(optimizer: Optimizer) -> LRScheduler:
     """Return a scheduler that gives step t = 1, 2, … the learning rate α/√t, with α the rate of each group.
@@ -26,6 +28,7 @@ def inverse_sqrt(optimizer: Optimizer) -> LRScheduler:
         >>> schedule.get_last_lr()
         [0.05]
     """
+    _checks.instance("optimizer", optimizer, Optimizer, "a torch.optim.Optimizer")
     return LambdaLR(optimizer, _inverse_sqrt_factor)
 
 

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
-from torch._compile import _disable_dynamo
-from torch.optim.optimizer import _default_to_fused_or_foreach
+
+from adamcb._torch_compat import prefers_lists, without_dynamo
 
 Row: TypeAlias = tuple[Tensor, ...]  # parameter, gradient, m, v, v̂
 Columns: TypeAlias = Sequence[list[Tensor]]  # the same five, each for several parameters
@@ -117,7 +117,7 @@ def capturable_step(columns: Columns, steps: list[Tensor], group: Group) -> None
         _update(_columns([rows[i] for i in members]), c.per_tensor(len(members)), group)
 
 
-@_disable_dynamo  # not torch.compiler.disable, which imports the whole compiler at once
+@without_dynamo
 def fused_step(
     columns: Columns, steps: list[Tensor], group: Group, grad_scale: Tensor | None, found_inf: Tensor | None
 ) -> None:
@@ -205,7 +205,7 @@ def _fused_update(columns: Columns, c: Coefficients, group: Group, grad_scale: T
 
 def _in_lists(params: list[Tensor], group: Group) -> bool:
     if group["foreach"] is None and group["fused"] is None:
-        return _default_to_fused_or_foreach(params, group["differentiable"], use_fused=False)[1]
+        return prefers_lists(params, differentiable=group["differentiable"])
     return bool(group["foreach"])
 
 

@@ -13,8 +13,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from adamcb._jit import jit
 from adamcb.selection._heap import Heap, build_heap, insert, remove_first, replace_first
-from adamcb.selection._tree import jit
 
 # Places in `Axis.sums`.
 POSITION, RATES, WEIGHTS = 0, 1, 2

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from adamcb.selection._tree import find_largest, jit, largest_weight, take_out, total_weight
+from adamcb._jit import jit
+from adamcb.selection._tree import find_largest, largest_weight, take_out, total_weight
 
 
 @jit

@@ -72,7 +72,7 @@ class CombinatorialBandit(DistinctSelection):
         self.feedback = as_feedback(feedback)
         self.gate = _as_gate(gate, self.feedback)
         super().__init__(num_samples, batch_size, min_batch_size=min_batch_size, generator=generator)
-        self.size_multiple = _checks.integer("size_multiple", size_multiple, low=1)
+        self.size_multiple = _checks.integer("size_multiple", size_multiple, low=1, high=self.batch_size)
         self._sizes = BatchSizes(self.min_batch_size, self.batch_size, multiple=self.size_multiple)
         self.min_batch_size = self._sizes.ladder[0]
         self.min_prob = self.batch_size * self.exploration / self.num_samples
@@ -174,8 +174,8 @@ class CombinatorialBandit(DistinctSelection):
 
 
 def _as_gate(gate: Gate | Literal["auto"] | None, feedback: Feedback) -> Gate | None:
-    if gate == "auto":
+    if isinstance(gate, str) and gate == "auto":
         return None if isinstance(feedback, PaperFeedback) else Gate()
     if gate is None or isinstance(gate, Gate):
         return gate
-    raise TypeError(f'`gate` must be a Gate, None or "auto", got gate={gate!r}.')
+    raise _checks.wrong_type("gate", 'be a Gate, None or "auto"', gate)

@@ -14,8 +14,9 @@ import numpy as np
 import torch
 
 from adamcb import _checks
+from adamcb._jit import jit
 from adamcb.selection._capping import cap
-from adamcb.selection._tree import jit, leaf_mass, search, take_out
+from adamcb.selection._tree import leaf_mass, search, take_out
 
 
 def depround(inclusion_probs: Any, *, generator: torch.Generator | None = None) -> np.ndarray:
@@ -40,6 +41,7 @@ def depround(inclusion_probs: Any, *, generator: torch.Generator | None = None) 
         array([0, 3])
     """
     probs = _checks.vector("inclusion_probs", inclusion_probs).copy()
+    _checks.generator(generator)
     if probs.size and probs.max() > 1.0:
         first = int(probs.argmax())
         raise ValueError(f"`inclusion_probs` must be at most 1, got inclusion_probs[{first}]={probs[first]}.")

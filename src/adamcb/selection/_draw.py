@@ -27,6 +27,14 @@ class Draw:
         loss_weights: float64[k], 1/(n·probs). Σⱼ loss_weights[j]·x[indices[j]] has expectation mean(x): the
             Horvitz–Thompson estimate (Eq. (7) of the paper, without its surplus factor 1/K).
         origin: Names the selection that drew it.
+
+    Example:
+        >>> from adamcb import UniformSelection
+        >>> draw = UniformSelection(100, 5).draw()
+        >>> len(draw), draw.probs.tolist()
+        (5, [0.05, 0.05, 0.05, 0.05, 0.05])
+        >>> draw.loss_weights.tolist()  # 1/(100 · 0.05)
+        [0.2, 0.2, 0.2, 0.2, 0.2]
     """
 
     indices: np.ndarray
@@ -49,7 +57,12 @@ class Draw:
 
     @staticmethod
     def from_state(
-        state: Any, *, num_samples: int | None = None, max_size: int | None = None, name: str = "state"
+        state: Any,
+        *,
+        num_samples: int | None = None,
+        max_size: int | None = None,
+        repeats: bool = True,
+        name: str = "state",
     ) -> Draw:
         """Return the draw that `state` was made from.
 
@@ -57,6 +70,7 @@ class Draw:
             state: What `state_dict` returned.
             num_samples: Refuse indices at or above this.
             max_size: Refuse draws of more samples than this.
+            repeats: False: refuse samples that occur twice, and probabilities above 1.
             name: What error messages call the state.
 
         Raises:
@@ -66,12 +80,20 @@ class Draw:
         if not isinstance(state, dict) or not set(keys) <= set(state):
             raise ValueError(f"`{name}` must be a draw's state: a dict with the keys {', '.join(keys)}.")
         origin = _checks.integer(f"{name}['origin']", state["origin"], low=0)
-        indices = _checks.vector(f"{name}['indices']", state["indices"])
+        indices = _checks.indices(f"{name}['indices']", state["indices"], below=num_samples, distinct=not repeats)
         size = _checks.integer(f"len({name}['indices'])", len(indices), low=1, high=max_size)
         probs, loss_weights = (_checks.vector(f"{name}['{key}']", state[key], length=size) for key in _ARRAYS[1:])
-        if num_samples is not None and indices.max() >= num_samples:
-            raise ValueError(f"`{name}['indices']` must be below num_samples={num_samples}, got {int(indices.max())}.")
-        return Draw(indices.astype(np.int64), probs.copy(), loss_weights.copy(), origin).frozen()
+        check_probs(f"{name}['probs']", probs, repeats=repeats)
+        return Draw(indices.copy(), probs.copy(), loss_weights.copy(), origin).frozen()
+
+
+def check_probs(name: str, probs: np.ndarray, *, repeats: bool) -> None:
+    """Raise unless `probs` lie in (0, 1]; where samples may be repeated, they are only above 0."""
+    highest = np.inf if repeats else 1.0 + 1e-9  # they are rounded
+    if not (probs.min() > 0.0 and probs.max() <= highest):
+        bad = int(np.flatnonzero(~((probs > 0.0) & (probs <= highest)))[0])
+        rule = "be above 0" if repeats else "lie in (0, 1]"
+        raise ValueError(f"`{name}` must {rule}, got {name}[{bad}]={probs[bad]}.")
 
 
 def empty_draw(size: int, origin: int) -> Draw:

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from adamcb import _checks
+from adamcb._jit import jit
 from adamcb.selection._moment import LEAST_SHARE
 from adamcb.selection._selection import largest
-from adamcb.selection._tree import jit
 
 # Squares of ‖g‖/p stay finite below this.
 _LARGEST_SCORE = 1e140
@@ -115,6 +115,10 @@ class ScaleFree(Feedback):
         rate: η, above 0.
         bound: b, above 0: the largest change of log w.
         memory: The weight of the past in G, in [0, 1): 0.9 averages over about 10 batches.
+
+    Example:
+        >>> from adamcb import QueueBandit
+        >>> bandit = QueueBandit(1000, 32, feedback=ScaleFree(rate=0.1))  # learns a third as fast
     """
 
     rate: float = 0.3
@@ -203,6 +207,10 @@ class ProofFeedback(PaperFeedback):
 
     Args:
         max_norm: L, a bound on the norms; a norm above it is an error. None: the largest norm seen so far.
+
+    Example:
+        >>> from adamcb import CombinatorialBandit
+        >>> bandit = CombinatorialBandit(1000, 32, feedback=ProofFeedback(max_norm=10.0))
     """
 
 
@@ -211,6 +219,10 @@ class ListingFeedback(PaperFeedback):
 
     Args:
         max_norm: L, a bound on the norms; a norm above it is an error. None: the largest norm seen so far.
+
+    Example:
+        >>> from adamcb import CombinatorialBandit
+        >>> bandit = CombinatorialBandit(1000, 32, feedback=ListingFeedback())
     """
 
     _divide_by_prob = False

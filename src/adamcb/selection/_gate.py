@@ -34,10 +34,11 @@ class Gate:
     min_gain: float = 0.1
 
     def __post_init__(self) -> None:
-        if self.min_gain == 0:
+        gain = _checks.real("min_gain", self.min_gain, low=0.0, high=1.0)
+        if gain == 0.0:
             way_out = "To draw every batch by weight, give the bandit gate=None."
             raise ValueError(f"`min_gain` must be a finite number in (0, 1], got min_gain={self.min_gain}. {way_out}")
-        object.__setattr__(self, "min_gain", _checks.real("min_gain", self.min_gain, low=0.0, high=1.0))
+        object.__setattr__(self, "min_gain", gain)
 
     def is_open(self, moment: SecondMoment, progress: float) -> bool:
         """Whether the next batch is drawn by weight.
@@ -45,6 +46,9 @@ class Gate:
         Args:
             moment: The bandit's estimate of what drawing by weight would bring. Samples that were never visited have
                 equal weights, so they cannot open the gate.
-            progress: The share of the epoch that will be done once the batch is trained on.
+            progress: The share of the epoch that will be done once the batch is trained on. Above 1 it counts
+                as 1.
         """
+        _checks.instance("moment", moment, SecondMoment, "a SecondMoment")
+        progress = _checks.real("progress", progress, low=0.0)
         return moment.is_below(min(progress, 1.0 - self.min_gain))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from adamcb.selection._tree import jit
+from adamcb._jit import jit
 
 FANOUT = 8
 _SHIFT = 3  # FANOUT = 2**_SHIFT

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from adamcb import _checks
-from adamcb.selection._tree import jit
+from adamcb._jit import jit
 
 _SUMS = ("chosen", "mass", "uniform", "count")
 _SPREAD = ("spread", "trust", "trust_squared")
@@ -53,9 +53,16 @@ class SecondMoment:
             draw_probs: float64[k], the probabilities with which these samples were drawn.
             probs: float64[k], the probabilities to estimate the ratio for. None: those of the draw.
         """
-        drawn = np.asarray(draw_probs, dtype=np.float64)
-        asked = drawn if probs is None else np.asarray(probs, dtype=np.float64)
-        batch = _batch_sums(np.asarray(scores, dtype=np.float64), drawn, asked)
+        values, drawn = _floats("scores", scores), _floats("draw_probs", draw_probs)
+        asked = drawn if probs is None else _floats("probs", probs)
+        if not len(values) == len(drawn) == len(asked) > 0:
+            lengths = f"{len(values)}, {len(drawn)} and {len(asked)}"
+            raise ValueError(f"`scores`, `draw_probs` and `probs` must be as long as each other, got {lengths}.")
+        batch = _batch_sums(values, drawn, asked)
+        if not math.isfinite(batch[3]):
+            bad = np.flatnonzero(~(drawn > 0.0))
+            where = f"draw_probs[{bad[0]}]={drawn[bad[0]]}" if len(bad) else f"draw_probs as small as {drawn.min()}"
+            raise ValueError(f"`draw_probs` must be above 0, got {where}.")
         self._sums, self._spread = _averaged(self._sums, self._spread, batch, self.memory)
 
     @property
@@ -79,12 +86,14 @@ class SecondMoment:
         For batches noted with the probabilities of their draw, it tells how noisy they were, however many samples each
         of them had. NaN if nothing is known yet.
         """
+        num_samples, batch_size = _checks.num_samples(num_samples), _checks.count("batch_size", batch_size)
         chosen, _, uniform, _ = self._sums
         return chosen * batch_size / (uniform * num_samples) if uniform > 0.0 else math.nan
 
     def is_below(self, share: float) -> bool:
         """Whether ρ is known to be below `share`."""
         chosen, mass, uniform, count = self._sums
+        share = _checks.real("share", share)
         return chosen * mass < share * uniform * count
 
     def state_dict(self) -> dict[str, float]:
@@ -108,11 +117,19 @@ class SecondMoment:
         return f"SecondMoment(ratio={self.ratio:.4g}, memory={self.memory})"
 
 
+def _floats(name: str, value: Any) -> np.ndarray:
+    """Return float64[k]; what is so already is not looked at."""
+    is_plain = isinstance(value, np.ndarray) and value.dtype == np.float64 and value.ndim == 1
+    return value if is_plain else _checks.vector(name, value)
+
+
 @jit
 def _batch_sums(scores, draw_probs, probs):
-    """Return what one batch tells of the four sums."""
+    """Return what one batch tells of the four sums; the last is not finite if a probability is not above 0."""
     chosen = mass = uniform = count = 0.0
     for j in range(len(probs)):
+        if not draw_probs[j] > 0.0:
+            return 0.0, 0.0, 0.0, np.inf
         square = scores[j] * scores[j] / draw_probs[j]
         chosen += square / max(probs[j], LEAST_SHARE * draw_probs[j])
         mass += probs[j] / draw_probs[j]

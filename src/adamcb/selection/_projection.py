@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from adamcb.selection._tree import jit, refresh, total_weight
+from adamcb._jit import jit
+from adamcb.selection._tree import refresh, total_weight
 
 
 @jit

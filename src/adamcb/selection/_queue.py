@@ -9,12 +9,13 @@ import torch
 
 from adamcb import _checks
 from adamcb.selection import _axis
+from adamcb.selection._attention import Attention
 from adamcb.selection._axis import RATES, Axis, Bounds
 from adamcb.selection._draw import Draw, empty_draw
 from adamcb.selection._feedback import Feedback, Visit, as_feedback, check_feedback_state
 from adamcb.selection._moment import SecondMoment
 from adamcb.selection._random import new_seed
-from adamcb.selection._selection import Selection
+from adamcb.selection._selection import Selection, largest
 from adamcb.selection._sizes import BatchSizes
 
 _VECTORS = ("weights", "rates", "begins", "events")
@@ -33,6 +34,9 @@ class QueueBandit(Selection):
 
     With `min_batch_size`, a batch has as many samples as make it as noisy as K uniform ones, and no more. A short
     ladder of sizes keeps the number of shapes small that a compiled model sees.
+
+    Where choosing does not pay, learning rests: weights become equal again, `listens` is true for one batch in 16, and
+    learning starts anew when the scores begin to differ.
 
     Args:
         num_samples: n, the size of the dataset.
@@ -73,7 +77,7 @@ class QueueBandit(Selection):
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(num_samples, batch_size, min_batch_size=min_batch_size, generator=generator)
-        self.size_multiple = _checks.integer("size_multiple", size_multiple, low=1)
+        self.size_multiple = _checks.integer("size_multiple", size_multiple, low=1, high=self.batch_size)
         self.exploration = _checks.real("exploration", exploration, low=0.0, high=1.0, low_open=True)
         self.feedback = as_feedback(feedback)
         self._sizes = BatchSizes(self.min_batch_size, self.batch_size, multiple=self.size_multiple)
@@ -81,6 +85,7 @@ class QueueBandit(Selection):
         # ρ changes from epoch to epoch, so the estimate looks back on a part of an epoch.
         window = min(max(self.draws_per_epoch / 5, 10.0), 50.0)
         self.moment = SecondMoment(memory=1.0 - 1.0 / window)
+        self._attention = Attention(self.num_samples)
         self._feedback_state = self.feedback.start()
         chooses = self.exploration < 1.0 and self.num_samples >= 2 * self.batch_size
         self._bounds = Bounds(self.exploration, 0.5 / self.batch_size) if chooses else Bounds(1.0, 0.0)
@@ -90,6 +95,11 @@ class QueueBandit(Selection):
     def sizes(self) -> tuple[int, ...]:
         """All sizes that a batch may have, smallest first."""
         return self._sizes.ladder
+
+    @property
+    def listens(self) -> bool:
+        """Whether the scores of the batch that was drawn last are worth measuring."""
+        return self._attention.listens
 
     @property
     def weights(self) -> np.ndarray:
@@ -110,6 +120,7 @@ class QueueBandit(Selection):
         """Choose the next k distinct samples that are due. O(k log n)."""
         draw = empty_draw(self._sizes.next(self.moment), self._origin)
         _axis.draw_due(self._axis, self._bounds, draw.indices, draw.probs, draw.loss_weights)
+        self._attention.note_draw()
         return draw.frozen()
 
     def check(self, draw: Draw, scores: Any) -> np.ndarray:
@@ -134,19 +145,25 @@ class QueueBandit(Selection):
                 feedback refuses; or if another selection made the draw. Nothing is changed then.
         """
         values = self.check(draw, scores)
-        probs, lowest, highest = _axis.probs_by_weight(self._axis, self._bounds, draw.indices, self.batch_size)
         # Batches differ in size. What is compared is as if each of them had K samples.
         draw_probs = draw.probs * (self.batch_size / len(draw))
-        visit = Visit(values, probs, draw_probs, lowest, highest)
+        if self._attention.is_awake:
+            self._learn(draw, values, draw_probs)
+        self.moment.note(values, draw_probs)
+        if self._attention.note_scores(values, draw_probs, self.moment):
+            _axis.set_weights(self._axis, self._bounds, np.ones(self.num_samples))
+
+    def _learn(self, draw: Draw, scores: np.ndarray, draw_probs: np.ndarray) -> None:
+        probs, lowest, highest = _axis.probs_by_weight(self._axis, self._bounds, draw.indices, self.batch_size)
+        visit = Visit(scores, probs, draw_probs, lowest, highest)
         factors, state = self.feedback.factors(visit, self._feedback_state)
         _axis.multiply_weights(self._axis, self._bounds, draw.indices, self._check_factors(factors, len(draw)))
         self._feedback_state = state
-        self.moment.note(values, draw_probs)
 
     @staticmethod
     def _check_factors(factors: Any, size: int) -> np.ndarray:
         values = np.asarray(factors, dtype=np.float64)
-        if values.shape != (size,) or not (values.min() >= 0.0 and values.max() < np.inf):
+        if values.shape != (size,) or not largest(values) >= 0.0:
             rule = f"return {size} finite numbers at or above 0 as factors"
             raise ValueError(f"`feedback` must {rule}, got an array of shape {values.shape}.")
         return values
@@ -174,6 +191,7 @@ class QueueBandit(Selection):
             "feedback": dict(self._feedback_state),
             "moment": self.moment.state_dict(),
             "sizes": self._sizes.state_dict(),
+            "attention": self._attention.state_dict(),
         }
 
     def _check_state(self, state: Any) -> None:
@@ -183,7 +201,7 @@ class QueueBandit(Selection):
         for name in ("weights", "rates"):
             if not np.min(np.asarray(state[name])) > 0.0:
                 raise ValueError(f"`state['{name}']` must hold numbers above 0, got one that is 0.")
-        _checks.vector("state['visited']", state["visited"], length=self.num_samples)
+        _checks.flags("state['visited']", state["visited"], length=self.num_samples)
         _checks.vector("state['sums']", state["sums"], length=len(self._axis.sums))
         if not isinstance(state["stream"], (list, tuple)) or len(state["stream"]) != 2:
             raise ValueError(f"`state['stream']` must be two integers, got state['stream']={state['stream']!r}.")
@@ -192,6 +210,7 @@ class QueueBandit(Selection):
         check_feedback_state(self.feedback, state["feedback"])
         self.moment.check_state(state["moment"], "state['moment']")
         self._sizes.check_state(state["sizes"], "state['sizes']")
+        self._attention.check_state(state["attention"], "state['attention']")
 
     def _restore(self, state: dict[str, Any]) -> None:
         weights, rates, begins, events = (np.asarray(state[name]).astype(np.float64) for name in _VECTORS)
@@ -202,3 +221,4 @@ class QueueBandit(Selection):
         self._feedback_state = dict(state["feedback"])
         self.moment.load_state_dict(state["moment"])
         self._sizes.load_state_dict(state["sizes"])
+        self._attention.load_state_dict(state["attention"])

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 
 from adamcb import _checks
-from adamcb.selection._tree import jit
+from adamcb._jit import jit
 
 
 def own_generator(generator: torch.Generator | None) -> torch.Generator:
     """Return `generator`, or a new one seeded from torch's global generator, as torch's own samplers do."""
-    if generator is None:
+    if _checks.generator(generator) is None:
         return torch.Generator().manual_seed(int(torch.empty((), dtype=torch.int64).random_()))
-    if not isinstance(generator, torch.Generator) or generator.device.type != "cpu":
-        raise TypeError(f"`generator` must be a torch.Generator on the CPU, got generator={generator!r}.")
-    return generator
+    return cast(torch.Generator, generator)
 
 
 class Uniforms:
@@ -76,7 +74,8 @@ class ShuffledEpochs:
     """
 
     def __init__(self, num_samples: int, generator: torch.Generator) -> None:
-        self.num_samples, self.generator = num_samples, generator
+        self.num_samples = _checks.num_samples(num_samples)
+        self.generator = _checks.instance("generator", generator, torch.Generator, "a torch.Generator")
         self._start(new_seed(generator), 0)
 
     def _start(self, seed: int, position: int) -> None:
@@ -85,7 +84,7 @@ class ShuffledEpochs:
 
     def take(self, count: int) -> np.ndarray:
         """Return the next `count` samples, int64[count]."""
-        if self._position + count > self.num_samples:
+        if self._position + _checks.integer("count", count, low=0, high=self.num_samples) > self.num_samples:
             self._start(new_seed(self.generator), 0)
         first = self._position
         self._position += count
@@ -103,5 +102,5 @@ class ShuffledEpochs:
     def check_state(self, state: Any, name: str = "state") -> None:
         """Raise unless `state` can be loaded; the message calls it `name`."""
         saved = state if isinstance(state, dict) else {}
-        _checks.integer(f"{name}['seed']", saved.get("seed"), low=0)
+        _checks.seed(f"{name}['seed']", saved.get("seed"))
         _checks.integer(f"{name}['position']", saved.get("position"), low=0, high=self.num_samples)

@@ -48,6 +48,8 @@ class ReplacementSelection(TreeSelection):
         [0.0, 1.0, 1.0, 3.0]
     """
 
+    repeats = True
+
     def __init__(
         self,
         num_samples: int,
@@ -88,9 +90,10 @@ class ReplacementSelection(TreeSelection):
             indices: int64[k].
             weights: k numbers ≥ 0, on the scale of the weights that were last assigned to all samples.
         """
-        values = _checks.vector("weights", weights, length=len(indices))
-        self._tree.leaves[indices] = scaled(values, self._exponent)
-        refresh(self._tree, np.unique(indices))
+        samples = _checks.indices("indices", indices, below=self.num_samples)
+        values = _checks.vector("weights", weights, length=len(samples))
+        self._tree.leaves[samples] = scaled(values, self._exponent)
+        refresh(self._tree, np.unique(samples))
 
     def _assign(self, weights: np.ndarray) -> None:
         self._exponent = range_exponent(weights)

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import zlib
 from typing import Any
 
 import numpy as np
 import torch
 
 from adamcb import _checks
-from adamcb.selection._draw import Draw
+from adamcb._jit import jit
+from adamcb._seeds import derived_seed
+from adamcb.selection._draw import Draw, check_probs
 from adamcb.selection._random import new_seed, own_generator
-from adamcb.selection._tree import jit
 
 
 class Selection:
@@ -28,6 +30,7 @@ class Selection:
 
     Attributes:
         learns: Whether `update` changes anything. If not, nobody needs to measure scores.
+        repeats: Whether a draw may hold a sample more than once.
 
     Example:
         >>> class InOrder(Selection):
@@ -53,6 +56,7 @@ class Selection:
     """
 
     learns: bool = True
+    repeats: bool = False
 
     def __init__(
         self,
@@ -62,21 +66,28 @@ class Selection:
         min_batch_size: int | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        self.num_samples = _checks.integer("num_samples", num_samples, low=1)
+        self.num_samples = _checks.num_samples(num_samples)
         self.batch_size = _checks.integer("batch_size", batch_size, low=1)
         if self.batch_size > self.num_samples:
-            raise ValueError(f"`batch_size` must be at most num_samples={num_samples}, got batch_size={batch_size}.")
+            got = _checks.shown("batch_size", self.batch_size)
+            raise ValueError(f"`batch_size` must be at most num_samples={self.num_samples}, got {got}.")
         self.min_batch_size = self.batch_size
         if min_batch_size is not None:
             self.min_batch_size = _checks.integer("min_batch_size", min_batch_size, low=1, high=self.batch_size)
         self.generator = own_generator(generator)
         # Names this selection's draws. Twins built from one seed share it, because their draws are the same.
-        self._origin = new_seed(self.generator)
+        kind = zlib.crc32(type(self).__name__.encode())
+        self._origin = derived_seed(new_seed(self.generator), self.num_samples, self.batch_size, kind)
 
     @property
     def draws_per_epoch(self) -> int:
         """How many draws make an epoch: floor(n/K)."""
         return self.num_samples // self.batch_size
+
+    @property
+    def listens(self) -> bool:
+        """Whether the scores of the batch that was drawn last are worth measuring. `update` may come anyway, or not."""
+        return self.learns
 
     def draw(self) -> Draw:
         """Choose the next batch."""
@@ -116,26 +127,19 @@ class Selection:
         """Return a draw of this selection, for use in `draw`.
 
         Args:
-            indices: k integers in [0, n), k between `min_batch_size` and `batch_size`.
-            probs: How often each of them is expected in such a batch: k numbers above 0, or one for all.
+            indices: k integers in [0, n), k between `min_batch_size` and `batch_size`. Distinct, unless `repeats`.
+            probs: How often each of them is expected in such a batch: k numbers, or one for all; in (0, 1], or just
+                above 0 if `repeats`.
             loss_weights: What each loss is multiplied by: k numbers, or one for all. None: 1/(n·probs), which makes
                 the weighted sum of the losses unbiased for their mean over the dataset.
         """
-        chosen = np.asarray(indices)
-        if chosen.ndim != 1 or chosen.dtype.kind not in "iu":
-            raise ValueError(f"`indices` must be a vector of integers, got {chosen.dtype} of shape {chosen.shape}.")
+        chosen = _checks.indices("indices", indices, below=self.num_samples, distinct=not self.repeats)
         size = _checks.integer("len(indices)", len(chosen), low=self.min_batch_size, high=self.batch_size)
-        if not (chosen.min() >= 0 and chosen.max() < self.num_samples):
-            bad = int(np.flatnonzero((chosen < 0) | (chosen >= self.num_samples))[0])
-            rule = f"lie in [0, num_samples={self.num_samples})"
-            raise ValueError(f"`indices` must {rule}, got indices[{bad}]={chosen[bad]}.")
         given = _for_each("probs", probs, size)
-        if not given.min() > 0.0:
-            bad = int(given.argmin())
-            raise ValueError(f"`probs` must be above 0, got probs[{bad}]={given[bad]}.")
+        check_probs("probs", given, repeats=self.repeats)
         unbiased = 1.0 / (self.num_samples * given)
         weights = unbiased if loss_weights is None else _for_each("loss_weights", loss_weights, size)
-        return Draw(chosen.astype(np.int64), given, weights, self._origin).frozen()
+        return Draw(chosen.copy(), given, weights, self._origin).frozen()
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed to continue bit for bit, as tensors and plain values."""
@@ -199,7 +203,8 @@ class Selection:
 
 def _for_each(name: str, value: Any, size: int) -> np.ndarray:
     """Return a new float64[size] from that many numbers ≥ 0, or from one for all."""
-    return _checks.vector(name, np.full(size, value) if np.ndim(value) == 0 else value, length=size).copy()
+    array = _checks.array(name, value)
+    return _checks.vector(name, np.full(size, array) if array.ndim == 0 else array, length=size).copy()
 
 
 @jit

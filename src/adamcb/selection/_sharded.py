@@ -38,7 +38,7 @@ class ShardedSelection(Selection):
 
     def __init__(self, selection: Selection, num_samples: int, *, shard: int, num_shards: int) -> None:
         # Batch sizes and generator are those of the selection inside, so the base class has nothing to set up.
-        self.num_samples = _checks.integer("num_samples", num_samples, low=1)
+        self.num_samples = _checks.num_samples(num_samples)
         self.num_shards = _checks.integer("num_shards", num_shards, low=1, high=self.num_samples)
         self.shard = _checks.integer("shard", shard, low=0, high=self.num_shards - 1)
         if not isinstance(selection, Selection):
@@ -49,12 +49,17 @@ class ShardedSelection(Selection):
             raise ValueError(f"`selection` must {rule}, got selection.num_samples={selection.num_samples}.")
         self.selection = selection
         self.batch_size, self.min_batch_size = selection.batch_size, selection.min_batch_size
-        self.learns, self.generator = selection.learns, selection.generator
+        self.learns, self.repeats, self.generator = selection.learns, selection.repeats, selection.generator
 
     @property
     def draws_per_epoch(self) -> int:
         """How many draws make an epoch: floor(n/K), the same for all shards, whatever their sizes."""
         return self.num_samples // (self.batch_size * self.num_shards)
+
+    @property
+    def listens(self) -> bool:
+        """Whether the scores of the batch that was drawn last are worth measuring."""
+        return self.selection.listens
 
     @property
     def _origin(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -113,4 +118,5 @@ class ShardedSelection(Selection):
 
 def shard_size(num_samples: int, shard: int, num_shards: int) -> int:
     """Return how many samples a shard has: those at shard, shard + W, shard + 2W and so on."""
-    return len(range(shard, num_samples, num_shards))
+    num_samples, num_shards = _checks.num_samples(num_samples), _checks.integer("num_shards", num_shards, low=1)
+    return len(range(_checks.integer("shard", shard, low=0, high=num_shards - 1), num_samples, num_shards))

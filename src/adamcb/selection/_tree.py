@@ -14,11 +14,11 @@ level.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numba
 import numpy as np
+
+from adamcb._jit import jit
 
 FANOUT = 8
 _SHIFT = 3  # FANOUT = 2**_SHIFT
@@ -28,14 +28,6 @@ _SUM, _LARGEST = 0, 1
 # rescaled by a power of two, which changes no ratio between weights.
 SMALLEST = 2.0**-1000
 _LOW, _HIGH = 2.0**-100, 2.0**100
-
-
-def jit(function: Callable[..., Any]) -> Any:
-    """Compile `function` at its first call, and cache the compiled code on disk if possible."""
-    try:
-        return numba.njit(function, cache=True, nogil=True, error_model="numpy")
-    except RuntimeError:  # neither the package's folder nor the user's cache can be written
-        return numba.njit(function, nogil=True, error_model="numpy")
 
 
 class Tree(NamedTuple):
@@ -247,6 +239,28 @@ def multiply(tree, positions, factors, least):
     if not _LOW <= largest_weight(tree) <= _HIGH:
         rescale(tree)
     return True
+
+
+@jit
+def assign(tree, positions, weights, positive, least_positive):
+    """Set the weights at `positions` (int64; of repeats the last counts) and bring the tree up to date.
+
+    Return how many weights are above 0 now, given how many were. If they are fewer than `least_positive`, change
+    nothing.
+    """
+    before = np.empty(len(positions))
+    for i in range(len(positions)):
+        before[i] = tree.leaves[positions[i]]
+        tree.leaves[positions[i]] = max(weights[i], SMALLEST) if weights[i] > 0.0 else 0.0
+        positive += (weights[i] > 0.0) - (before[i] > 0.0)
+    if positive < least_positive:
+        for i in range(len(positions) - 1, -1, -1):
+            tree.leaves[positions[i]] = before[i]
+        return positive
+    refresh(tree, positions)
+    if not _LOW <= largest_weight(tree) <= _HIGH:
+        rescale(tree)
+    return positive
 
 
 @jit

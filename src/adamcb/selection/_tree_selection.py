@@ -97,6 +97,8 @@ class TreeSelection(Selection):
         super()._check_state(state)
         self._check_weights("state['weights']", state["weights"])
         numbers = _checks.vector("state['uniforms']", state["uniforms"])
+        if len(numbers) and not numbers.max() < 1.0:
+            raise ValueError(f"`state['uniforms']` must lie in [0, 1), got {numbers.max()}.")
         if len(numbers) % self._uniforms.count:
             rule = f"hold a multiple of {self._uniforms.count} numbers"
             raise ValueError(f"`state['uniforms']` must {rule}, got len(state['uniforms'])={len(numbers)}.")
@@ -170,7 +172,7 @@ class DistinctSelection(TreeSelection):
 
     def _check_state(self, state: Any) -> None:
         super()._check_state(state)
-        _checks.integer("state['order_seed']", state["order_seed"], low=0)
+        _checks.seed("state['order_seed']", state["order_seed"])
         _checks.integer("state['drawn']", state["drawn"], low=0, high=self.draws_per_epoch)
 
     def _restore(self, state: dict[str, Any]) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 
 from adamcb import _checks
 from adamcb.selection._depround import draw_ordered
 from adamcb.selection._draw import Draw, empty_draw
+from adamcb.selection._tree import assign
 from adamcb.selection._tree_selection import DistinctSelection
 
 
@@ -17,8 +19,8 @@ class WeightedSelection(DistinctSelection):
 
     pᵢ = min(1, c·wᵢ), with the c that makes Σp = K: a sample whose probability would exceed 1 is in every batch, and
     the others share the rest in proportion. A sample of weight 0 is never drawn. Every draw has these probabilities,
-    whatever was drawn before. Nothing is learned; `weights` may be read and assigned at any time, and count from the
-    next draw on.
+    whatever was drawn before. Nothing is learned; `weights` may be read and assigned at any time, `set_weights` changes
+    some of them, and both count from the next draw on.
 
     Args:
         weights: n numbers ≥ 0, at least `batch_size` of them above 0.
@@ -49,6 +51,37 @@ class WeightedSelection(DistinctSelection):
         arrays = (draw.indices, draw.probs, draw.loss_weights)
         draw_ordered(self._tree, self._order, self.batch_size, self.min_prob, self._uniforms.take(), *arrays)
         return draw.frozen()
+
+    def set_weights(self, indices: Any, weights: Any) -> None:
+        """Change the weights of some samples; they count from the next draw on. O(k log n).
+
+        Args:
+            indices: k integers in [0, n). Of a sample that is named twice, the last weight counts.
+            weights: k numbers ≥ 0, on the scale of what `weights` returns.
+
+        Raises:
+            ValueError: If they are of another kind, or fewer than `batch_size` weights above 0 would be left. Nothing
+                is changed then.
+        """
+        samples = np.asarray(indices)
+        if samples.ndim != 1 or (len(samples) and samples.dtype.kind not in "iu"):
+            raise ValueError(f"`indices` must be a vector of integers, got {samples.dtype} of shape {samples.shape}.")
+        values = _checks.vector("weights", weights, length=len(samples))
+        if not len(samples):
+            return
+        if not (samples.min() >= 0 and samples.max() < self.num_samples):
+            bad = int(np.flatnonzero((samples < 0) | (samples >= self.num_samples))[0])
+            rule = f"lie in [0, num_samples={self.num_samples})"
+            raise ValueError(f"`indices` must {rule}, got indices[{bad}]={samples[bad]}.")
+        positions = samples if self._position_of is None else self._position_of[samples]
+        left = assign(self._tree, positions.astype(np.int64), values, self._positive, self._min_positive)
+        if left < self._min_positive:
+            raise ValueError(f"`weights` must leave at least {self._min_positive} numbers above 0, got {left}.")
+        self._positive = int(left)
+
+    def _set_weights(self, weights: np.ndarray) -> None:
+        super()._set_weights(weights)
+        self._positive = int(np.count_nonzero(weights))
 
     @property
     def _min_positive(self) -> int:

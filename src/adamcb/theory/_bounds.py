@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from adamcb import _checks
 
 METHODS = ("uniform", "adambs", "adamcb")
+_LEAST = 1e-100  # of what is divided by
 
 
 def exploration(num_samples: int, batch_size: int, steps: int, *, method: str = "adamcb") -> float:
@@ -34,12 +35,16 @@ def exploration(num_samples: int, batch_size: int, steps: int, *, method: str = 
         >>> exploration(60_000, 128, 46_900, method="adambs")
         1.0
     """
-    n = _checks.integer("num_samples", num_samples, low=1)
-    k = _checks.integer("batch_size", batch_size, low=1, high=n)
-    t = _checks.integer("steps", steps, low=1)
+    n, k, t = _sizes(num_samples, batch_size, steps)
     _checks.one_of("method", method, ("adamcb", "adambs"))
     square = n * math.log(n / k) / k if method == "adamcb" else n * math.log(n)
     return min(1.0, math.sqrt(square / ((math.e - 1.0) * t)))
+
+
+def _sizes(num_samples: int, batch_size: int, steps: int) -> tuple[int, int, int]:
+    """Return n, K and T, or raise."""
+    n = _checks.num_samples(num_samples)
+    return n, _checks.integer("batch_size", batch_size, low=1, high=n), _checks.count("steps", steps)
 
 
 _lemma2 = exploration  # for functions with an argument of that name
@@ -88,13 +93,15 @@ def constants(
         >>> round(rho.rho1), round(rho.rho2), round(rho.rho3)
         (500, 7521, 450000)
     """
-    t, d = _checks.integer("steps", steps, low=1), _checks.integer("dimension", dimension, low=1)
-    beta1 = _checks.real("betas[0]", betas[0], low=0.0, high=1.0, high_open=True)
-    beta2 = _checks.real("betas[1]", betas[1], low=beta1**2, high=1.0, low_open=True, high_open=True)
-    gamma = _checks.real("exploration", exploration, low=0.0, high=1.0, low_open=True)
-    alpha = _checks.real("lr", lr, low=0.0, low_open=True)
+    t, d = _checks.count("steps", steps), _checks.count("dimension", dimension)
+    beta1, beta2 = _checks.betas(betas)
+    _checks.real("betas[1]", beta2, low=beta1**2, high=1.0, low_open=True, high_open=True)
+    if beta2 == 0.0 or not beta1 / math.sqrt(beta2) < 1.0:
+        raise ValueError(f"`betas` must be two numbers with β₁ < √β₂, got betas={betas}.")
+    gamma = _checks.magnitude("exploration", exploration, low=_LEAST, high=1.0)
+    alpha = _checks.magnitude("lr", lr, low=_LEAST)
     decay = _checks.real("beta1_decay", beta1_decay, low=0.0, high=1.0, low_open=True, high_open=True)
-    size = _checks.real("diameter", diameter, low=0.0) ** 2 * _checks.real("max_norm", max_norm, low=0.0)
+    size = _checks.magnitude("diameter", diameter) ** 2 * _checks.magnitude("max_norm", max_norm)
     rho1 = size / (2.0 * alpha * gamma * (1.0 - beta1) ** 2)
     eta = beta1 / math.sqrt(beta2)
     rho2 = alpha * math.sqrt(1.0 + math.log(t)) / ((1.0 - beta1) ** 2 * math.sqrt(1.0 - beta2) * (1.0 - eta))
@@ -140,7 +147,9 @@ def bandit_regret(method: str, num_samples: int, batch_size: int, steps: int, ex
     AdamCB: (e − 1)γTK + (n/γ) ln(n/K), AdamBS: (e − 1)γTK + (nK/γ) ln n, and TK if that is less. At Lemma 2's γ below 1
     the first is 2√(e − 1)·√(KnT ln(n/K)), which the paper rounds up to 2.63·√(KnT ln(n/K)).
     """
-    n, k, t = num_samples, batch_size, steps
+    n, k, t = _sizes(num_samples, batch_size, steps)
+    _checks.one_of("method", method, ("adamcb", "adambs"))
+    exploration = _checks.magnitude("exploration", exploration, low=_LEAST, high=1.0)
     price = n * math.log(n / k) if method == "adamcb" else n * k * math.log(n)
     return min((math.e - 1.0) * exploration * t * k + price / exploration, float(t * k))
 
@@ -189,6 +198,8 @@ def regret_bound(
         ['3.0e+09', '4.7e+09', '3.8e+10']
     """
     _checks.one_of("method", method, METHODS)
+    _sizes(num_samples, batch_size, steps)
+    _checks.magnitude("eps", eps, low=_LEAST)
     if method == "uniform":
         gamma = 1.0
     else:
@@ -203,9 +214,10 @@ def regret_bound(
         betas=betas,
         beta1_decay=beta1_decay,
     )
-    mean = max_norm if mean_norm is None else _checks.real("mean_norm", mean_norm, low=0.0)
+    mean = max_norm if mean_norm is None else _checks.magnitude("mean_norm", mean_norm)
+    deviation = max_norm / 2.0 if norm_std is None else _checks.magnitude("norm_std", norm_std)
     if method == "uniform":
-        lacking = (max_norm / 2.0 if norm_std is None else _checks.real("norm_std", norm_std, low=0.0)) ** 2 * steps
+        lacking = deviation**2 * steps
     else:
         # (K/n²)·(L/p_min)²·regret with p_min = Kγ/n
         lacking = max_norm**2 / (batch_size * gamma**2)
@@ -231,7 +243,8 @@ def regret_order(method: str, *, num_samples: int, batch_size: int, steps: int, 
         40.0
     """
     _checks.one_of("method", method, METHODS)
-    n, k, t, d = num_samples, batch_size, steps, dimension
+    n, k, t = _sizes(num_samples, batch_size, steps)
+    d = _checks.count("dimension", dimension)
     if method == "uniform":
         second = math.sqrt(t / n)
     else:

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from adamcb import _checks
+
 # Student's t for 95 % at 1, 2, … degrees of freedom.
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 
@@ -28,9 +30,11 @@ def interval(values: Any) -> Interval:
         >>> str(interval([1.0, 2.0, 3.0]))
         '2.00 ± 2.48'
     """
-    array = np.asarray(values, dtype=np.float64)
+    array = _checks.array("values", values).astype(np.float64)
     if array.ndim != 1 or not array.size:
         raise ValueError(f"`values` must be a vector that is not empty, got values of shape {array.shape}.")
+    if not np.isfinite(array).all():
+        raise ValueError(f"`values` must be finite, got {array[~np.isfinite(array)][0]}.")
     if len(array) == 1:
         return Interval(float(array[0]), math.nan)
     student = _STUDENT[len(array) - 2] if len(array) - 2 < len(_STUDENT) else 1.96 + 2.4 / (len(array) - 1)
@@ -48,14 +52,19 @@ def growth_exponent(across: Any, values: Any) -> Interval:
         >>> growth_exponent([1, 10, 100], [[2, 20, 200], [3, 30, 300]])
         Interval(mean=1.0, margin=0.0)
     """
-    x, y = np.asarray(across, dtype=np.float64), np.atleast_2d(np.asarray(values, dtype=np.float64))
+    x = _checks.array("across", across).astype(np.float64)
+    y = np.atleast_2d(_checks.array("values", values).astype(np.float64))
     if x.ndim != 1 or len(x) < 2 or y.shape[1:] != x.shape:
         raise ValueError(
             f"`values` must be [seeds, points] for at least two points, got values of shape {y.shape} "
             f"and across of shape {x.shape}."
         )
-    if not (x.min() > 0.0 and y.min() > 0.0):
-        raise ValueError(f"`values` must be above 0, got a smallest value of {y.min()} at points from {x.min()}.")
+    for name, numbers in (("across", x), ("values", y)):
+        if not (numbers.size and numbers.min() > 0.0 and numbers.max() < math.inf):
+            got = f"a smallest value of {numbers.min()}" if numbers.size else "none"
+            raise ValueError(f"`{name}` must be finite and above 0, got {got}.")
+    if x.min() == x.max():
+        raise ValueError(f"`across` must hold at least two different numbers, got {x[0]} alone.")
     x = np.log(x) - np.log(x).mean()
     slopes = np.log(y) @ x / (x @ x)
     return interval(np.round(slopes, 12))

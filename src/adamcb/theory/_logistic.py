@@ -59,12 +59,18 @@ class LogisticProblem:
     """
 
     def __init__(self, features: Tensor, labels: Tensor, *, penalty: float = 1e-3) -> None:
+        _checks.instance("features", features, Tensor, "a tensor")
+        _checks.instance("labels", labels, Tensor, "a tensor")
         if features.ndim != 2 or labels.shape != features.shape[:1] or not len(labels):
             raise ValueError(
                 f"`features` must be a matrix with one row for each label, got features of shape "
                 f"{tuple(features.shape)} and labels of shape {tuple(labels.shape)}."
             )
         self.penalty = _checks.real("penalty", penalty, low=0.0, low_open=True)
+        if not features.is_floating_point() or not features.isfinite().all():
+            raise ValueError(f"`features` must be finite floats, got features of {features.dtype}.")
+        if labels.is_floating_point() or labels.is_complex() or labels.dtype == torch.bool or labels.min() < 0:
+            raise ValueError(f"`labels` must be integers at or above 0, got labels of {labels.dtype}.")
         ones = torch.ones(len(features), 1, dtype=torch.float64)
         self.inputs = torch.cat([features.detach().to(torch.float64), ones], dim=1)
         self.labels = labels.detach().to(torch.int64)
@@ -94,12 +100,20 @@ class LogisticProblem:
 
     def norm_bound(self, radius: float) -> float:
         """Return an L that bounds all gradient norms where ‖θ‖ ≤ radius: √2 maxᵢ‖x̃ᵢ‖ + μ·radius, for ‖δ‖ ≤ √2."""
+        radius = _checks.magnitude("radius", radius)
         return math.sqrt(2.0 * float(self._square_norms.max())) + self.penalty * radius
 
     def evaluate(self, params: Tensor, indices: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Return losses and gradient norms of all samples, or of those that `indices` [K] names."""
+        self._check_params("params", params)
         losses, norms, _ = self._parts(params, *self._rows(indices))
         return losses, norms
+
+    def _check_params(self, name: str, params: Any) -> None:
+        _checks.instance(name, params, Tensor, "a tensor")
+        if params.shape != (shape := self.start().shape) or params.dtype != torch.float64:
+            got = f"{params.dtype} of shape {tuple(params.shape)}"
+            raise ValueError(f"`{name}` must be torch.float64 of shape {tuple(shape)}, got {got}.")
 
     def batch(self, params: Tensor, indices: Tensor, loss_weights: Tensor) -> Batch:
         """Return losses and norms of some samples, and the gradient of Σⱼ loss_weights[j]·ℓⱼ."""
@@ -142,6 +156,9 @@ class LogisticProblem:
             RuntimeError: The tolerance was not reached.
         """
         weights = self._weights(sample_weights)
+        tolerance = _checks.real("tolerance", tolerance, low=0.0, low_open=True)
+        if start is not None:
+            self._check_params("start", start)
         total = float(weights.sum())
         scaled = weights * (_SCALE / total)
         params = (self.start() if start is None else start.clone()).requires_grad_()

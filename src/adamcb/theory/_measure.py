@@ -106,7 +106,11 @@ def measure_regret(
         >>> abs(regret.cumulative - regret.online - gaps) < 1e-9
         True
     """
-    stops = [_checks.integer("horizons", horizon, low=1) for horizon in horizons]
+    _checks.instance("problem", problem, LogisticProblem, "a LogisticProblem")
+    _checks.instance("selection", selection, Selection, "a Selection")
+    counts = _checks.sequence("horizons", horizons, "be rising step counts")
+    stops = [_checks.integer("horizons", horizon, low=1, high=10**9) for horizon in counts]
+    lr, eps = _checks.magnitude("lr", lr), _checks.real("eps", eps, low=0.0, low_open=True)
     if not stops or sorted(set(stops)) != stops:
         raise ValueError(f"`horizons` must be rising step counts, at least one, got horizons={stops}.")
     if problem.num_samples != selection.num_samples:
@@ -114,8 +118,8 @@ def measure_regret(
             f"`selection` must choose among the {problem.num_samples} samples of the problem, "
             f"got one for {selection.num_samples}."
         )
-    evaluated = _evaluated_steps(stops[-1], _checks.integer("every", every, low=1))
-    minimum = problem.minimize() if minimum is None else minimum
+    evaluated = _evaluated_steps(stops[-1], _checks.count("every", every))
+    minimum = problem.minimize() if minimum is None else _checks.instance("minimum", minimum, Minimum, "a Minimum")
     params = problem.start().requires_grad_()
     optimizer = AdamX([params], lr=lr, betas=betas, eps=eps, beta1_decay=beta1_decay, bias_correction=False)
     schedule = inverse_sqrt(optimizer)

@@ -23,7 +23,9 @@ def second_moment(norms: Any, probs: Any) -> float:
         >>> second_moment([3.0, 1.0], [0.75, 0.25])
         16.0
     """
-    a, p = np.asarray(norms, dtype=np.float64), np.asarray(probs, dtype=np.float64)
+    a = _checks.vector("norms", norms)
+    p = _checks.vector("probs", probs, length=len(a))
+    _check_positive("probs", p)
     return float((a**2 / p).sum())
 
 
@@ -43,7 +45,9 @@ def best_probs(norms: Any, batch_size: int, *, exploration: float = 0.0) -> np.n
         >>> best_probs([4.0, 2.0, 0.0, 0.0], 2, exploration=0.4)
         array([1. , 0.6, 0.2, 0.2])
     """
-    a = _checks.vector("norms", np.asarray(norms, dtype=np.float64))
+    a = _checks.vector("norms", norms)
+    if not len(a):
+        raise ValueError("`norms` must not be empty, got len(norms)=0.")
     k = _checks.integer("batch_size", batch_size, low=1, high=len(a))
     floor = k * _checks.real("exploration", exploration, low=0.0, high=1.0) / len(a)
     if not a.max() > 0.0:
@@ -51,6 +55,7 @@ def best_probs(norms: Any, batch_size: int, *, exploration: float = 0.0) -> np.n
     room = k - floor * np.count_nonzero(a == 0.0)
     if room > np.count_nonzero(a):  # those with a gradient are in every batch; the others share what is left
         return np.where(a > 0.0, 1.0, (k - np.count_nonzero(a)) / max(1, np.count_nonzero(a == 0.0)))
+    a = np.maximum(a / a.max(), np.where(a > 0.0, 1e-290, 0.0))  # so that the largest c is finite
     low, high = 0.0, 1.0 / a[a > 0.0].min()
     for _ in range(_BISECTIONS):
         middle = 0.5 * (low + high)
@@ -88,15 +93,29 @@ def scale_free_step(
         >>> bool(after[0] > before[0]), after[1:]
         (True, array([1., 1.]))
     """
-    w, a = np.asarray(weights, dtype=np.float64), np.asarray(norms, dtype=np.float64)
+    w = _checks.vector("weights", weights)
+    a = _checks.vector("norms", norms, length=len(w))
     _checks.one_of("level", level, ("weights", "batch"))
+    _check_positive("weights", w)
+    if not a.max() > 0.0:
+        raise ValueError(f"`norms` must not all be 0, got {len(a)} zeros.")
+    chosen = _checks.indices("batch", batch, below=len(w), distinct=True)
+    batch_size = _checks.integer("batch_size", batch_size, low=1, high=len(w))
+    exploration = _checks.real("exploration", exploration, low=0.0, high=1.0, high_open=True)
+    rate = _checks.magnitude("rate", rate)
     q = w / w.sum()
     p = batch_size * ((1.0 - exploration) * q + exploration / len(w))
     s = (a / p) ** 2
     mean = float(((q if level == "weights" else p / batch_size) * s).sum())
-    factors, chosen = np.ones(len(w)), np.asarray(batch, dtype=np.int64)
+    factors = np.ones(len(w))
     factors[chosen] = np.exp(np.clip(rate * (s[chosen] / mean - 1.0), -1.0, 1.0))
     return w * factors
+
+
+def _check_positive(name: str, values: np.ndarray) -> None:
+    if not (len(values) and values.min() > 0.0):
+        got = f"{name}[{values.argmin()}]={values.min()}" if len(values) else f"len({name})=0"
+        raise ValueError(f"`{name}` must be above 0, got {got}.")
 
 
 def descent_constant(rate: float) -> float:

@@ -5,7 +5,8 @@ from adamcb.training._adaptive import AdaptiveLoader, Observer
 from adamcb.training._checkpoint import read_checkpoint, write_checkpoint
 from adamcb.training._meter import PHASES, Meter
 from adamcb.training._ranks import Ranks, gather_scores
-from adamcb.training._state import generator_states, set_generator_states
+from adamcb.training._samples import SampleTable
+from adamcb.training._state import generator_states, generators_part, set_generator_states
 
 __all__ = [
     "PHASES",
@@ -14,8 +15,10 @@ __all__ = [
     "Meter",
     "Observer",
     "Ranks",
+    "SampleTable",
     "gather_scores",
     "generator_states",
+    "generators_part",
     "read_checkpoint",
     "set_generator_states",
     "write_checkpoint",

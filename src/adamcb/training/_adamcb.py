@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from adamcb import _checks
 from adamcb.data import SelectedBatch
 from adamcb.selection import Draw
 from adamcb.training import _arguments, _shards, _state
@@ -45,6 +46,16 @@ class AdamCB(AdaptiveLoader):
 
     Attributes:
         optimizers: All optimizers.
+
+    Example:
+        >>> import torch
+        >>> x, y = torch.linspace(-1, 1, 300).view(100, 3), torch.arange(100) % 2
+        >>> model = nn.Linear(3, 2)
+        >>> trainer = AdamCB(model, torch.utils.data.TensorDataset(x, y), batch_size=10, lr=0.01)
+        >>> for x, y in trainer:
+        ...     loss = trainer.step(nn.functional.cross_entropy(model(x), y, reduction="none"))
+        >>> trainer.epoch
+        1
     """
 
     def __init__(
@@ -172,25 +183,31 @@ class AdamCB(AdaptiveLoader):
             **super()._parts(),
         }
 
-    def save(self, path: str | os.PathLike[str], extra: Any = None) -> None:
+    def save(self, path: str | os.PathLike[str], extra: Any = None, *, check: bool = False) -> None:
         """Write a checkpoint. A crash while writing leaves the older file whole.
+
+        The file ends with a digest of its content, which `load` checks. Call `save(path, check=True)` before a long
+        training: it fails now if a save would fail later.
 
         With several ranks, rank 0 writes, and the others may call it or not: it goes on with any number of ranks. If
         `sharded`, all ranks must call it; each writes its own shard beside the file.
 
         Args:
-            path: Where to. Its folder must exist.
+            path: Where to: a regular file, whose permissions are kept, or nothing yet. Its folder must exist.
             extra: What else you need to continue, for instance `scheduler.state_dict()`: tensors, numbers, strings,
                 None, and lists, tuples and dicts of these.
+            check: Write everything to a draft, remove it, and leave `path` as it is.
 
         Raises:
             OSError: If it cannot be written.
             TypeError: If `extra` holds something else. In both cases the older file is as it was.
         """
+        path = _checks.path("path", path)
+        check = _checks.boolean("check", check)
         if self._sharded and self._ranks.size > 1:
-            _shards.write(path, self.state_dict(), extra, self._ranks, self.meter.steps, self.device)
+            _shards.write(path, self.state_dict(), extra, self._ranks, self.device, check=check)
         elif self._ranks.rank == 0:
-            write_checkpoint(path, self.state_dict(), extra)
+            write_checkpoint(path, self.state_dict(), extra, check=check)
 
     def load(self, path: str | os.PathLike[str]) -> Any:
         """Continue from a checkpoint; see `load_state_dict`. No code from the file is run. All ranks call it.
@@ -202,11 +219,12 @@ class AdamCB(AdaptiveLoader):
             FileNotFoundError: If there is none.
             ValueError: If the file is damaged, foreign, of another format, or does not fit. Nothing is changed then.
         """
-        state, extra = read_checkpoint(path)
-        if "shards" in state:
-            state = _shards.read(path, state, self._ranks)
+        saved = read_checkpoint(path)
+        state = saved.state
+        if isinstance(state, dict) and "shards" in state:
+            state = _shards.read(path, saved, self._ranks)
         try:
             self.load_state_dict(state)
         except ValueError as error:
             raise ValueError(f"The checkpoint {path} cannot be used. {error}") from error
-        return extra
+        return saved.extra

@@ -20,6 +20,7 @@ from adamcb.training import _arguments, _state
 from adamcb.training._feedback_queue import FeedbackQueue, refuse_nonfinite
 from adamcb.training._meter import Meter
 from adamcb.training._ranks import Ranks, gather_scores, refuse_other_parallelism
+from adamcb.training._samples import SampleRecord, SampleTable
 from adamcb.training._scoring import make_scoring
 from adamcb.training._weighed import UsageCheck, Weighed
 
@@ -76,11 +77,12 @@ class AdaptiveLoader:
         num_workers: How many processes load data.
         device: Where batches are moved. None: where the model's parameters are.
         seed: Seeds the default selection, and random transforms in the workers. Never a global generator.
-        feedback_delay: After how many further batches scores are learned. None: 0 on the CPU; 1 on an accelerator, so
-            that the host never waits for it.
+        feedback_delay: After how many further batches scores are learned, at most 10,000. None: 0 on the CPU; 1 on an
+            accelerator, so that the host never waits for it.
         sharded: With several ranks: each holds the weights of its own n/W samples (i mod W = rank) and draws its part
             of the batch from them. It is as unbiased, and no scores are sent. `selection`, if given, is the one for
             this rank's samples, and the meter reads this rank.
+        record_samples: Whether to keep count, scores and mean loss of every sample, for `samples`: 16 bytes a sample.
         observers: Objects that are told of every batch; see `Observer`.
         loader_options: What else `BanditLoader` takes: `collate_fn`, `pin_memory` and so on.
 
@@ -88,6 +90,18 @@ class AdaptiveLoader:
         epoch: How many epochs are complete.
         meter: Whether it pays, and where the time goes: `meter.as_dict()`, `str(meter)`.
         selection: What chooses the batches.
+
+    Example:
+        >>> x, y = torch.linspace(-1, 1, 300).view(100, 3), torch.arange(100) % 2
+        >>> model = nn.Linear(3, 2)
+        >>> optimizer = torch.optim.Adam(model.parameters())
+        >>> loader = AdaptiveLoader(model, torch.utils.data.TensorDataset(x, y), batch_size=10, min_batch_size=4)
+        >>> for x, y in loader:
+        ...     optimizer.zero_grad()
+        ...     loader.weigh(nn.functional.cross_entropy(model(x), y, reduction="none")).backward()
+        ...     optimizer.step()
+        >>> len(loader), loader.epoch
+        (10, 1)
     """
 
     def __init__(
@@ -104,6 +118,7 @@ class AdaptiveLoader:
         seed: int = 0,
         feedback_delay: int | None = None,
         sharded: bool = False,
+        record_samples: bool = True,
         observers: Sequence[Observer] = (),
         **loader_options: Any,
     ) -> None:
@@ -113,29 +128,34 @@ class AdaptiveLoader:
         refuse_other_parallelism(model)
         self.model, self.dataset = model, dataset
         self.batch_size = _checks.integer("batch_size", batch_size, low=1)
-        self._device = None if device is None else torch.device(device)
-        self._delay = None if feedback_delay is None else _checks.integer("feedback_delay", feedback_delay, low=0)
+        self._device = None if device is None else _checks.device("device", device)
+        self._delay = _arguments.checked_delay(feedback_delay)
         self._ranks, self._sharded = Ranks.current(), _checks.boolean("sharded", sharded)
         self._ranks.check_batch_size(self.batch_size)
         choose = _arguments.shard_or_default if sharded else _arguments.selection_or_default
-        self.selection: Selection = choose(selection, dataset, batch_size, min_batch_size, seed, self._ranks)
+        self.selection: Selection = choose(selection, dataset, self.batch_size, min_batch_size, seed, self._ranks)
         self.meter = Meter.of(self.selection)
-        self.observers = (self.meter, *observers)
+        recorded = _checks.boolean("record_samples", record_samples)
+        self._samples = SampleRecord.of(self.selection) if recorded else None
+        self.observers = (self.meter, *_arguments.check_observers(observers))
         if sharded:
             seed = derived_seed(seed, self._ranks.rank) if self._ranks.rank else seed
         else:
             loader_options |= {"rank": self._ranks.rank, "num_ranks": self._ranks.size}
         self._loader = BanditLoader(dataset, self.selection, num_workers=num_workers, seed=seed, **loader_options)
         self._scores = scores
-        self._scoring = make_scoring(scores, model) if self.selection.learns else None
+        self._scoring = make_scoring(scores, model, learns=self.selection.learns)
         self._feedback = FeedbackQueue()
         self._usage = UsageCheck()
-        self.epoch = 0
-        self._closed = False
+        self.epoch, self._closed = 0, False
         self._resumed = False  # in the middle of an epoch
         self._draw: Draw | None = None  # of the batch that was handed out last, until it is weighed
         self._weighed: list[Weighed] = []  # batches that were not learned from yet
         self._handed_out: float | None = None  # when the last batch was
+        self._measures = self._scoring is not None  # whether the last batch is measured
+        self._target = self.device  # of this epoch's batches
+
+    __reduce_ex__ = _arguments.refuse_copies
 
     def __repr__(self) -> str:
         scores = repr(self._scores) if isinstance(self._scores, str) else getattr(self._scores, "__name__", "function")
@@ -158,6 +178,7 @@ class AdaptiveLoader:
     def __iter__(self) -> Iterator[SelectedBatch]:
         """Yield one epoch of batches, or what is left of it after a state was loaded."""
         batches = iter(self._loader)
+        self._target = self.device
         if not self._resumed:
             self.meter.start_epoch()
         self._resumed = False
@@ -178,9 +199,11 @@ class AdaptiveLoader:
         self._draw = batch.draw
         for observer in self.observers:
             observer.note_draw(whole_of(batch.draw))
-        device = self.device
-        if device.type != "cpu":
-            batch = batch.to(device, non_blocking=True)
+        if self._scoring is not None and self.selection.listens != self._measures:
+            self._measures = self.selection.listens
+            self._scoring.pause(not self._measures)
+        if self._target.type != "cpu":
+            batch = batch.to(self._target, non_blocking=True)
         self._handed_out = time.perf_counter()
         drawing = self._loader.batch_sampler.seconds - drawing
         self.meter.seconds["selection"] += drawing
@@ -203,12 +226,13 @@ class AdaptiveLoader:
             RuntimeError: If no batch is waiting, or it was weighed already.
             FloatingPointError: If a loss is not finite. On an accelerator, and with several ranks, `learn` raises it.
         """
-        draw = self._waiting_draw() if draw is None else draw
+        draw = self._waiting_draw() if draw is None else _checks.instance("draw", draw, Draw, "a Draw")
         _arguments.check_losses(losses, len(draw))
         self.learn()
         dtype = torch.float64 if losses.dtype == torch.float64 else torch.float32
-        weights = draw.loss_weights * self._ranks.size  # gradients are averaged over the ranks
-        factors = torch.from_numpy(weights).to(losses.device, dtype, non_blocking=True)
+        # Gradients are averaged over the ranks.
+        weights = draw.loss_weights if self._ranks.size == 1 else draw.loss_weights * self._ranks.size
+        factors = torch.tensor(weights, dtype=dtype).to(losses.device, non_blocking=True)
         loss = (factors * losses).sum()
         if draw is self._draw:
             self._draw = None
@@ -216,10 +240,11 @@ class AdaptiveLoader:
         checked = not self._together and losses.device.type == "cpu"
         if checked and not math.isfinite(loss.item()):
             refuse_nonfinite("loss", losses.detach().double().numpy(), draw)
-        begun = None if self._scoring is None else self._scoring.begin(losses)
+        begun = self._scoring.begin(losses) if self._scoring is not None and self._measures else None
         # Under a GradScaler gradients may overflow. Only then they are looked at; the first batch tells.
         parameters = tuple(self.model.parameters()) if begun is not None and self._feedback.is_scaled else ()
-        batch = Weighed(draw, factors, None if checked else losses.detach(), begun, parameters)
+        unneeded = checked and self._samples is None
+        batch = Weighed(draw, factors, None if unneeded else losses.detach(), begun, parameters)
         losses.register_hook(batch.note_gradient)
         self._weighed.append(batch)
         self._usage.note_weighed()
@@ -243,14 +268,14 @@ class AdaptiveLoader:
         loss = None
         for batch in ready:
             loss = self._report(batch)
-            while (due := self._feedback.due(self._feedback_delay)) is not None:
+            while (due := self._feedback.due(self._feedback_delay(batch.factors.device))) is not None:
                 self._teach(*due)
         return loss
 
     def _report(self, batch: Weighed) -> Tensor | None:
         """Send the scores of a batch on their way, and to all ranks where they share it."""
         scores, scaling = None, {}
-        if self._scoring is not None:
+        if self._scoring is not None and batch.begun is not None:
             scores = self._scoring.finish(batch.begun, batch.arrived)
             if scores is None:
                 return None
@@ -269,21 +294,38 @@ class AdaptiveLoader:
         self._feedback.send(draw, heard, losses=shared.losses, indices=shared.indices, **scaling)
         return shared.loss
 
-    def _teach(self, draw: Draw, scores: np.ndarray) -> None:
+    def _teach(self, draw: Draw, scores: np.ndarray | None, losses: np.ndarray | None) -> None:
         start = time.perf_counter()
-        self.selection.update(draw, scores)
+        if scores is not None:
+            self.selection.update(draw, scores)
+        if self._samples is not None and losses is not None:
+            self._samples.note(draw, losses, scores)
         self.meter.seconds["selection"] += time.perf_counter() - start
-        for observer in self.observers:
-            observer.note_scores(draw, scores)
+        if scores is not None:
+            for observer in self.observers:
+                observer.note_scores(draw, scores)
+
+    def samples(self) -> SampleTable:
+        """Return what training saw of every sample: how often it was chosen, its scores, its mean loss. O(n log n).
+
+        The samples whose labels are most likely wrong come first; docs/wrong-labels.md says how likely. If weights are
+        sharded, these are the samples of this rank's shard. A batch counts once it is learned from.
+
+        Raises:
+            RuntimeError: If the loader was made with `record_samples=False`.
+        """
+        if self._samples is None:
+            raise RuntimeError("`samples` must be recorded, got record_samples=False when the loader was made.")
+        self.learn()
+        return self._samples.table()
 
     @property
     def _together(self) -> bool:
         """Whether all ranks share each draw."""
         return self._ranks.size > 1 and not self._sharded
 
-    @property
-    def _feedback_delay(self) -> int:
-        return int(self.device.type != "cpu") if self._delay is None else self._delay
+    def _feedback_delay(self, device: torch.device) -> int:
+        return int(device.type != "cpu") if self._delay is None else self._delay
 
     def _waiting_draw(self) -> Draw:
         if self._closed:
@@ -299,6 +341,7 @@ class AdaptiveLoader:
         if self._handed_out is not None:
             self.meter.seconds["training"] += time.perf_counter() - self._handed_out
             self._handed_out = None
+            self.meter.note_step_end()
 
     def give_up(self) -> None:
         """Forget batches that were weighed and not learned from, for a loop that goes on after a failed backward."""
@@ -321,8 +364,8 @@ class AdaptiveLoader:
     def state_dict(self) -> dict[str, Any]:
         """Return all that choosing batches needs to go on bit for bit; model and optimizer are yours to save.
 
-        That is: selection, position in the epoch, feedback on its way, and the meter without its seconds. With several
-        ranks it is the same on all of them, unless weights are sharded.
+        That is: selection, position in the epoch, feedback on its way, what `samples` tells, and the meter without its
+        seconds. With several ranks it is the same on all of them, unless weights are sharded.
         """
         self.learn()
         return {**_state.collect(self._parts()), "epoch": self.epoch}
@@ -347,10 +390,11 @@ class AdaptiveLoader:
 
         The loader comes last: loading it ends iterators, which cannot be undone.
         """
-        sizes = {"num_samples": self.selection.num_samples, "batch_size": self.selection.batch_size}
+        queue = self._feedback
         return {
             "selection": self.selection,
-            "feedback": _state.Part(self._feedback.state_dict, partial(self._feedback.load_state_dict, **sizes)),
+            "feedback": _state.Part(queue.state_dict, partial(queue.load_state_dict, selection=self.selection)),
             "meter": self.meter,
+            **({} if self._samples is None else {"samples": self._samples}),
             "loader": self._loader,
         }

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.optim.optimizer import _default_to_fused_or_foreach
 from torch.utils.data import DataLoader
 
 from adamcb import _checks
 from adamcb._seeds import derived_seed
+from adamcb._torch_compat import can_fuse
 from adamcb.data import BanditLoader
 from adamcb.optim import AdamX
 from adamcb.selection import QueueBandit, Selection, ShardedSelection, shard_size
@@ -26,6 +26,8 @@ _NOT_OURS = {
     "batch_sampler": "the selection chooses the batches: pass it as `selection`",
     "drop_last": "an epoch has floor(n/K) batches, so none is short: leave it out",
     "norms": "it is called `scores` now",
+    "rank": "the process group says which rank this is",
+    "num_ranks": "the process group says how many ranks there are",
 }
 
 
@@ -47,13 +49,38 @@ def check_loader_options(options: dict[str, Any]) -> None:
     """Raise for options of a DataLoader that cannot be obeyed."""
     for name, advice in _NOT_OURS.items():
         if name in options:
-            raise TypeError(f"`{name}` must not be given, got {name}={options[name]!r}: {advice}.")
+            raise TypeError(f"`{name}` must not be given, got {_checks.shown(name, options[name])}: {advice}.")
+
+
+def checked_delay(delay: Any) -> int | None:
+    """Return the feedback delay, or raise unless so many scores can wait in memory."""
+    return None if delay is None else _checks.integer("feedback_delay", delay, low=0, high=10_000)
+
+
+def refuse_copies(loader: Any, protocol: Any) -> Any:
+    """Raise, when a loader is copied or pickled."""
+    raise TypeError(
+        f"The {type(loader).__name__} must not be copied or pickled: it is attached to its model. Copy the model, make "
+        "a new one for it, and give it the `state_dict()` of this one."
+    )
+
+
+def check_observers(observers: Any) -> tuple[Any, ...]:
+    """Return the observers, or raise unless each can be told of draws and scores."""
+    told = _checks.sequence("observers", observers, "be a sequence of observers")
+    for one in told:
+        if not all(callable(getattr(one, name, None)) for name in ("note_draw", "note_scores")):
+            kind = type(one).__name__
+            raise TypeError(f"`observers` must have `note_draw` and `note_scores`, got an observer of type {kind}.")
+    return told
 
 
 def check_losses(losses: Any, size: int) -> None:
     """Raise unless `losses` is one loss for each of `size` samples, with a gradient."""
     if not isinstance(losses, Tensor):
         raise TypeError(f"`losses` must be a tensor, got losses of type {type(losses).__name__}.")
+    if not losses.is_floating_point():
+        raise TypeError(f"`losses` must be a tensor of floats, got losses of {losses.dtype}.")
     if losses.dim() == 0:
         raise ValueError(
             '`losses` must be one per sample, got a single number. Compute them with reduction="none": '
@@ -77,9 +104,11 @@ def selection_or_default(
     selection: Selection | None, dataset: Any, batch_size: int, min_batch_size: int | None, seed: int, ranks: Ranks
 ) -> Selection:
     """Return `selection`, or the default one for this dataset."""
+    seed, min_batch_size = _checks.seed("seed", seed), _least(min_batch_size, batch_size)
     if selection is None:
-        seed = _checks.integer("seed", seed, low=0)
-        return _default(_length(dataset), batch_size, min_batch_size, seed, size_multiple=ranks.size)
+        return _default(
+            _checks.map_style("dataset", dataset), batch_size, min_batch_size, seed, size_multiple=ranks.size
+        )
     _check_selection(selection, min_batch_size)
     if selection.batch_size != batch_size:
         raise ValueError(f"`batch_size` must be the selection's, {selection.batch_size}, got batch_size={batch_size}.")
@@ -90,10 +119,10 @@ def shard_or_default(
     selection: Selection | None, dataset: Any, batch_size: int, min_batch_size: int | None, seed: int, ranks: Ranks
 ) -> ShardedSelection:
     """Return the selection of this rank's shard: around `selection`, or around the default one."""
-    num_samples, own_batch = _length(dataset), batch_size // ranks.size
+    seed, min_batch_size = _checks.seed("seed", seed), _least(min_batch_size, batch_size)
+    num_samples, own_batch = _checks.map_style("dataset", dataset), batch_size // ranks.size
     size = shard_size(num_samples, ranks.rank, ranks.size)
     if selection is None:
-        seed = _checks.integer("seed", seed, low=0)
         own_seed = derived_seed(seed, ranks.rank) if ranks.rank else seed
         own_min = None if min_batch_size is None else min_batch_size // ranks.size
         selection = _default(size, own_batch, own_min, own_seed)
@@ -105,10 +134,16 @@ def shard_or_default(
     return ShardedSelection(selection, num_samples, shard=ranks.rank, num_shards=ranks.size)
 
 
+def _least(min_batch_size: Any, batch_size: int) -> int | None:
+    if min_batch_size is None:
+        return None
+    return _checks.integer("min_batch_size", min_batch_size, low=1, high=batch_size)
+
+
 def _check_selection(selection: Any, min_batch_size: int | None) -> None:
     if not isinstance(selection, Selection):
         raise TypeError(f"`selection` must be a Selection, got selection of type {type(selection).__name__}.")
-    if min_batch_size not in (None, selection.min_batch_size):
+    if min_batch_size is not None and min_batch_size != selection.min_batch_size:
         rule = f"be the selection's, {selection.min_batch_size}, or None where `selection` is given"
         raise ValueError(f"`min_batch_size` must {rule}, got min_batch_size={min_batch_size}.")
 
@@ -120,16 +155,6 @@ def _default(
     return QueueBandit(num_samples, batch_size, **sizes, generator=torch.Generator().manual_seed(seed))
 
 
-def _length(dataset: Any) -> int:
-    length = len(dataset) if hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__") else None
-    if length is None:
-        kind = type(dataset).__name__
-        raise TypeError(f"`dataset` must be map-style, with `__getitem__` and `__len__`, got dataset of type {kind}.")
-    if length == 0:
-        raise ValueError("`dataset` must not be empty, got len(dataset)=0.")
-    return length
-
-
 def optimizers_or_default(
     optimizer: Optimizer | Sequence[Optimizer] | None, model: nn.Module, lr: float | Tensor | None, **settings: Any
 ) -> tuple[Optimizer, ...]:
@@ -137,19 +162,20 @@ def optimizers_or_default(
     if optimizer is None:
         trainable: list[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
         # torch would take the slower loop on the CPU.
-        fused, _ = _default_to_fused_or_foreach(trainable, differentiable=False, use_fused=True)
         given = {name: value for name, value in settings.items() if value is not None}
-        return (AdamX(trainable, lr=1e-3 if lr is None else lr, fused=fused or None, **given),)
+        return (AdamX(trainable, lr=1e-3 if lr is None else lr, fused=can_fuse(trainable) or None, **given),)
     for name, value in {"lr": lr, **settings}.items():
         if value is not None:
             raise ValueError(
-                f"`{name}` must be set in `optimizer` where that is given, got {name}={value!r} beside it."
+                f"`{name}` must be set in `optimizer` where that is given, got {_checks.shown(name, value)} beside it."
             )
     if isinstance(optimizer, type) or not isinstance(optimizer, (Optimizer, Iterable)):
         hint = ": build it first, optimizer=AdamW(model.parameters())" if isinstance(optimizer, type) else ""
         got = optimizer.__name__ if isinstance(optimizer, type) else type(optimizer).__name__
         raise TypeError(f"`optimizer` must be a torch.optim.Optimizer or several, got {got}{hint}.")
-    optimizers: tuple[Any, ...] = (optimizer,) if isinstance(optimizer, Optimizer) else tuple(optimizer)
+    several = "be a torch.optim.Optimizer or several"
+    single = isinstance(optimizer, Optimizer)
+    optimizers: tuple[Any, ...] = (optimizer,) if single else _checks.sequence("optimizer", optimizer, several)
     if not optimizers or not all(isinstance(one, Optimizer) for one in optimizers):
         kinds = ", ".join(type(one).__name__ for one in optimizers) or "none"
         raise TypeError(f"`optimizer` must be a torch.optim.Optimizer or several, got {kinds}.")

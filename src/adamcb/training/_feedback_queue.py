@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adamcb.selection import Draw
+from adamcb.selection import Draw, Selection
 from adamcb.training._ranks import check_same_draw
 
 _TENSORS = ("scores", "losses", "scaled", "largest_gradient")
@@ -22,7 +22,7 @@ class Report(NamedTuple):
     Attributes:
         draw: The draw of the batch; with several ranks, the draw of all of them.
         scores: float[k]. None: nothing is measured.
-        losses: float[k], where they could not be checked without waiting for the device or for other ranks.
+        losses: float[k]. None: they were checked, and nobody keeps them.
         scaled: bool[], whether the loop multiplied the loss by more than 1, as a GradScaler does.
         largest_gradient: float[], the largest entry of the gradients, if they were looked at.
         indices: int64[k], with several ranks: the samples that they say they trained on.
@@ -49,8 +49,8 @@ class Report(NamedTuple):
             check_same_draw(self.draw, self.indices)
         return self
 
-    def read(self, age: int) -> np.ndarray | None:
-        """Return the scores, float64[k]; None if there is nothing to learn from.
+    def read(self, age: int) -> tuple[np.ndarray | None, np.ndarray | None]:
+        """Return scores, float64[k], and losses, float[k]; None for scores that nothing can be learned from.
 
         Under a GradScaler, gradients may overflow. The scaler then skips the step, and nothing is learned from it.
 
@@ -58,8 +58,14 @@ class Report(NamedTuple):
             FloatingPointError: If a loss is not finite, or a score without a GradScaler.
         """
         self.wait()
+        losses = None
         if self.losses is not None:
-            refuse_nonfinite("loss", self.losses.detach().double().numpy(), self.draw, age)
+            known = self.losses.dtype in (torch.float32, torch.float64)  # to NumPy, and as they are: it is quicker
+            losses = (self.losses if known else self.losses.float()).numpy()
+            refuse_nonfinite("loss", losses, self.draw, age)
+        return self._read_scores(age), losses
+
+    def _read_scores(self, age: int) -> np.ndarray | None:
         if self.scores is None:
             return None
         scores = self.scores.detach().numpy().astype(np.float64)  # by NumPy: for so few numbers, torch takes longer
@@ -74,7 +80,7 @@ class FeedbackQueue:
     """Holds reports for `delay` batches, so that the host need not wait for the device.
 
     Attributes:
-        is_scaled: Whether the loss of the last batch that was read was scaled; True before any is read.
+        is_scaled: Whether the loss of the last measured batch that was read was scaled; True before any is read.
     """
 
     def __init__(self) -> None:
@@ -97,18 +103,18 @@ class FeedbackQueue:
         """Start the copies of a report to the CPU, and put it into the queue."""
         self._waiting.append(_start_copy(draw, scores, losses, scaled, largest_gradient, indices))
 
-    def due(self, delay: int) -> tuple[Draw, np.ndarray] | None:
-        """Return the oldest report that has something to teach, if more than `delay` are waiting; None if none is due.
+    def due(self, delay: int) -> tuple[Draw, np.ndarray | None, np.ndarray | None] | None:
+        """Return draw, scores and losses of the oldest report if more than `delay` are waiting; None if none is due.
 
         A report that cannot be used is dropped, and its error raised.
         """
-        while len(self._waiting) > delay:
-            report = self._waiting.popleft()
-            scores = report.read(age=len(self._waiting))
-            self.is_scaled = report.scaled is not None and bool(report.scaled)
-            if scores is not None:
-                return report.draw, scores
-        return None
+        if len(self._waiting) <= delay:
+            return None
+        report = self._waiting.popleft()
+        scores, losses = report.read(age=len(self._waiting))
+        if report.scaled is not None:
+            self.is_scaled = bool(report.scaled)
+        return report.draw, scores, losses
 
     def clear(self) -> None:
         """Forget what is on its way."""
@@ -121,11 +127,11 @@ class FeedbackQueue:
             for report in map(Report.wait, self._waiting)
         ]
 
-    def load_state_dict(self, state: Any, *, num_samples: int, batch_size: int) -> None:
+    def load_state_dict(self, state: Any, *, selection: Selection) -> None:
         """Continue from `state`; an error leaves everything as it was."""
         if not isinstance(state, list):
             raise ValueError(f"`state['feedback']` must be a list, got {type(state).__name__}.")
-        self._waiting = deque([_unpack(entry, num_samples, batch_size) for entry in state])
+        self._waiting = deque([_unpack(entry, selection) for entry in state])
 
 
 def _start_copy(draw: Draw, *tensors: Tensor | None) -> Report:
@@ -139,16 +145,22 @@ def _start_copy(draw: Draw, *tensors: Tensor | None) -> Report:
     return Report(draw, *host, copied=copied)
 
 
-def _unpack(entry: Any, num_samples: int, batch_size: int) -> Report:
+def _unpack(entry: Any, selection: Selection) -> Report:
     if not isinstance(entry, dict) or not {"draw", *_TENSORS} <= set(entry):
         raise ValueError(f"`state['feedback']` must hold dicts with the keys draw, {', '.join(_TENSORS)}.")
-    draw = Draw.from_state(entry["draw"], num_samples=num_samples, max_size=batch_size)
-    for name in ("scores", "losses"):
+    n, most = selection.num_samples, selection.batch_size
+    draw = Draw.from_state(entry["draw"], num_samples=n, max_size=most, repeats=selection.repeats)
+    shapes = {"scores": (len(draw),), "losses": (len(draw),), "scaled": (), "largest_gradient": ()}
+    for name, shape in shapes.items():
         value = entry[name]
-        if value is not None and (not isinstance(value, Tensor) or tuple(value.shape) != (len(draw),)):
-            shape = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-            rule = f"be one number for each of {len(draw)} samples"
-            raise ValueError(f"`state['feedback']['{name}']` must {rule}, got {shape}.")
+        if value is None:
+            continue
+        is_bool = name == "scaled"
+        fits = isinstance(value, Tensor) and (value.dtype == torch.bool if is_bool else value.is_floating_point())
+        if not fits or tuple(value.shape) != shape:
+            got = f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+            rule = f"be a tensor of {'bools' if is_bool else 'floats'} of shape {shape}"
+            raise ValueError(f"`state['feedback']['{name}']` must {rule}, got {got}.")
     return Report(draw, *(entry[name] for name in _TENSORS))
 
 
@@ -157,7 +169,7 @@ def refuse_nonfinite(what: str, values: np.ndarray, draw: Draw, age: int = 0) ->
 
     Args:
         what: What the values are.
-        values: float64[k].
+        values: float[k].
         draw: The draw of these samples.
         age: How many batches were trained on since.
     """

@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from adamcb import _checks
+from adamcb._jit import jit
 from adamcb.selection import Draw, SecondMoment, Selection, ShardedSelection
 
 PHASES: tuple[str, ...] = ("selection", "data", "training")
 _AVERAGES: tuple[str, ...] = ("size", "trust")
+_COUNTS: tuple[str, ...] = ("steps", "samples")
 
 
 class Meter:
@@ -22,26 +25,41 @@ class Meter:
       estimated without bias from each batch and averaged over about the last 50. Below 1, these batches varied less
       than uniform ones. Shuffled batches count as 1, so read it at the end of an epoch. `variance_reduction` is 1
       minus it. (Both second moments hold the squared mean gradient. Without it their ratio would be further from 1.)
+    - `noise_of`: how many uniform samples are as noisy as these batches: K divided by `second_moment`.
     - `effective_sample_size`: (Σ loss_weights)²/Σ loss_weights² of a batch, averaged alike; K if all weigh the same.
     - `coverage`: the share of the dataset seen in this epoch.
     - `largest_weight`: the largest loss weight of this epoch, in units of 1/K, that of uniform sampling.
     - `seconds_…`: selection (draws and updates), data (loading), training (whatever the loop does with a batch, the
       scores among it); of this process, since the meter was made. On an accelerator they are the host's, which does
       not wait for it.
+    - `seconds_ratio`: the seconds of a step, all phases, divided by those of a step with K samples. Shuffled batches
+      come first, so a training with smaller batches has both.
 
     Readings that there is nothing to tell of yet are NaN.
 
     With several ranks the readings are of whole batches, the same on every rank; of this rank's shard if weights are
     sharded.
+
+    Example:
+        >>> from adamcb import UniformSelection
+        >>> selection = UniformSelection(100, 10)
+        >>> meter = Meter.of(selection)
+        >>> meter.note_draw(selection.draw())
+        >>> readings = meter.as_dict()
+        >>> readings["samples"], readings["coverage"], round(readings["largest_weight"], 6)
+        (1.0, 0.1, 1.0)
     """
 
     memory = 0.98
 
     def __init__(self, num_samples: int, batch_size: int, *, stride: int = 1) -> None:
-        self.num_samples, self.batch_size = num_samples, batch_size
-        self._stride = stride  # of the samples watched here, in the dataset
+        self.num_samples, self.batch_size = _checks.num_samples(num_samples), _checks.count("batch_size", batch_size)
+        self._stride = _checks.count("stride", stride)  # of the samples watched here, in the dataset
         self.steps = self.samples = 0
         self.seconds = dict.fromkeys(PHASES, 0.0)
+        self._step_seconds = {True: [0, 0.0], False: [0, 0.0]}  # steps and seconds, of full batches and of smaller ones
+        self._is_full = True
+        self._before = 0.0  # seconds of all phases when the last step ended
         self._moment = SecondMoment(self.memory)
         # Moving averages that start at 0; `trust` undoes that.
         self._average = dict.fromkeys(_AVERAGES, 0.0)
@@ -62,13 +80,22 @@ class Meter:
 
     def note_draw(self, draw: Draw) -> None:
         """Take note of a batch that is about to be trained on."""
-        weights = draw.loss_weights
-        self._seen[draw.indices // self._stride] = True
-        self._largest = max(self._largest, float(weights.max()) * self.batch_size * self._stride)
-        self._note("size", float(weights.sum()) ** 2 / float(weights @ weights))
+        largest, size = _summary(draw.indices, draw.loss_weights, self._seen, self._stride)
+        self._largest = max(self._largest, largest * self.batch_size * self._stride)
+        self._note("size", size)
         self._note("trust", 1.0)
         self.steps += 1
         self.samples += len(draw)
+        self._is_full = len(draw) >= self.batch_size
+
+    def note_step_end(self) -> None:
+        """Take note that training on the last batch is over, and its seconds are counted."""
+        now = sum(self.seconds.values())
+        if self._before:  # the first step of a process compiles, and touches memory for the first time
+            sums = self._step_seconds[self._is_full]
+            sums[0] += 1
+            sums[1] += now - self._before
+        self._before = now
 
     def note_scores(self, draw: Draw, scores: np.ndarray) -> None:
         """Take note of a batch's scores."""
@@ -82,6 +109,14 @@ class Meter:
         """The batch gradient's second moment against uniform sampling."""
         return self._moment.ratio_to(self.num_samples, self.batch_size)
 
+    @property
+    def seconds_ratio(self) -> float:
+        """The mean seconds of a step divided by those of a step with K samples; NaN before there was one of those."""
+        (steps, seconds), (more_steps, more_seconds) = self._step_seconds.values()
+        if not seconds:
+            return math.nan
+        return (seconds + more_seconds) / (steps + more_steps) / (seconds / steps)
+
     def as_dict(self) -> dict[str, float]:
         """Return all readings, as loggers take them. O(n)."""
         trust = self._average["trust"]
@@ -90,10 +125,12 @@ class Meter:
             "samples": self.samples / (self.steps * self.batch_size) if self.steps else math.nan,
             "second_moment": self.second_moment,
             "variance_reduction": 1.0 - self.second_moment,
+            "noise_of": self.batch_size / self.second_moment if self.second_moment else math.nan,
             "effective_sample_size": self._average["size"] / trust if trust else math.nan,
             "coverage": int(np.count_nonzero(self._seen)) / self.num_samples,
             "largest_weight": self._largest if self._largest else math.nan,
             **{f"seconds_{phase}": self.seconds[phase] for phase in PHASES},
+            "seconds_ratio": self.seconds_ratio,
         }
 
     def __repr__(self) -> str:
@@ -103,9 +140,11 @@ class Meter:
         now = self.as_dict()
         total = sum(self.seconds.values()) or 1.0
         shares = ", ".join(f"{phase} {100 * self.seconds[phase] / total:.0f} %" for phase in PHASES)
+        noise = "unknown noise" if math.isnan(now["noise_of"]) else f"the noise of {now['noise_of']:.0f}"
+        has_smaller = self._step_seconds[False][0] > 0 and not math.isnan(now["seconds_ratio"])
+        time = f", {now['seconds_ratio']:.2f} of the time" if has_smaller else ""
         return (
-            f"step {self.steps}: {100 * now['samples']:.0f} % of the samples, "
-            f"variance reduction {100 * now['variance_reduction']:.0f} %, "
+            f"step {self.steps}: {100 * now['samples']:.0f} % of the samples, {noise}{time}; "
             f"effective sample size {now['effective_sample_size']:.0f} of {self.batch_size}, "
             f"coverage {100 * now['coverage']:.0f} %, largest weight {now['largest_weight']:.1f}; {shares}"
         )
@@ -119,10 +158,33 @@ class Meter:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`; an error leaves everything as it was."""
-        seen = np.unpackbits(state["seen"].numpy(), count=self.num_samples).astype(np.bool_)
-        average = {name: float(state["average"][name]) for name in _AVERAGES}
+        if not isinstance(state, dict) or not isinstance(state.get("average"), dict):
+            raise ValueError("`state['meter']` must be a dict with the key average.")
+        packed = state["seen"]
+        bits = (-(-self.num_samples // 8),)
+        if not isinstance(packed, torch.Tensor) or packed.dtype != torch.uint8 or tuple(packed.shape) != bits:
+            rule = f"be a uint8 tensor of shape {bits}"
+            raise ValueError(f"`state['meter']['seen']` must {rule}, got {_checks.shown('seen', packed)}.")
+        seen = np.unpackbits(packed.numpy(), count=self.num_samples).astype(np.bool_)
+        average = {
+            name: _checks.real(f"state['meter']['average']['{name}']", state["average"].get(name), low=0.0)
+            for name in _AVERAGES
+        }
         self._moment.check_state(state["moment"], "state['moment']")
-        steps, samples, largest = int(state["steps"]), int(state["samples"]), float(state["largest"])
+        steps, samples = (_checks.integer(f"state['meter']['{name}']", state[name], low=0) for name in _COUNTS)
+        largest = _checks.real("state['meter']['largest']", state["largest"], low=0.0)
         self.steps, self.samples, self._largest = steps, samples, largest
         self._average, self._seen = average, seen
         self._moment.load_state_dict(state["moment"])
+
+
+@jit
+def _summary(indices, weights, seen, stride):
+    """Mark the samples of a batch as seen; return its largest weight, and (Σ weights)²/Σ weights²."""
+    largest = total = squares = 0.0
+    for j in range(len(indices)):
+        seen[indices[j] // stride] = True
+        largest = max(largest, weights[j])
+        total += weights[j]
+        squares += weights[j] * weights[j]
+    return largest, total * total / squares

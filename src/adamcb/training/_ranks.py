@@ -2,12 +2,12 @@
 
 The ranks are those of the default process group. Every rank makes the same whole draw, trains on its own rows of it,
 and tells the others the scores it measured. The gather is one call a batch, of a size that the batch decides: for each
-sample its index (int64) and its score (float32, float64 for a float64 model), and one number for the loss.
+sample its index (int64), its score and its loss (float32 each, float64 for a float64 model), and one number for the
+weighted loss.
 """
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,11 +19,9 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
+from adamcb import _checks
 from adamcb.data import whole_of
 from adamcb.selection import Draw
-
-# A loss that is not finite travels in place of the score, as a number that no score is.
-_BAD_LOSSES = {-1.0: float("nan"), -2.0: float("inf"), -3.0: float("-inf")}
 
 
 @dataclass(frozen=True)
@@ -32,6 +30,9 @@ class Ranks:
 
     rank: int = 0
     size: int = 1
+
+    def __post_init__(self) -> None:
+        _checks.integer("rank", self.rank, low=0, high=_checks.integer("size", self.size, low=1) - 1)
 
     @staticmethod
     def current() -> Ranks:
@@ -42,7 +43,7 @@ class Ranks:
 
     def check_batch_size(self, batch_size: int) -> None:
         """Raise unless the ranks can share a batch equally: averaging over unequal parts would weigh them wrongly."""
-        if batch_size % self.size:
+        if _checks.integer("batch_size", batch_size, low=1) % self.size:
             below = batch_size - batch_size % self.size
             near = f"{below} or {below + self.size}" if below else f"{self.size}"
             raise ValueError(
@@ -55,8 +56,8 @@ class Shared(NamedTuple):
     """What all ranks know of a batch after the gather. Rows are in the order of the whole draw.
 
     Attributes:
-        scores: float[k], NaN where the loss was not finite.
-        losses: float[k], 0 where the loss was finite, and what it was where it was not.
+        scores: float[k].
+        losses: float[k].
         indices: int64[k], what the ranks say that they trained on.
         loss: float[], the weighted loss of the whole batch.
     """
@@ -78,17 +79,15 @@ def gather_scores(ranks: Ranks, draw: Draw, scores: Tensor | None, losses: Tenso
         loss: The sum of this rank's weighted losses.
     """
     own = torch.from_numpy(draw.indices.copy()).to(losses.device, non_blocking=True)
-    signals = _signals(torch.zeros_like(losses, dtype=torch.float32) if scores is None else scores, losses)
-    columns = [own, signals, loss.detach().reshape(1)]
-    sent = torch.cat([column.view(torch.uint8) for column in columns])
+    losses = losses.detach().to(loss.dtype)
+    columns = [own, torch.zeros_like(losses) if scores is None else scores.detach(), losses, loss.detach().reshape(1)]
+    sent = torch.cat([column.contiguous().view(torch.uint8) for column in columns])
     parts = _all_gather(sent, ranks.size).split([column.nbytes for column in columns], dim=1)
     copies = [part.clone(memory_format=torch.contiguous_format) for part in parts]  # aligned, as `view` asks for
-    indices, signals, sums = (part.view(column.dtype) for part, column in zip(copies, columns, strict=True))
-    heard = signals.T.reshape(-1)  # row j of a rank is row rank + j·W of the whole draw
-    bad_losses = torch.zeros_like(heard)
-    for signal, value in _BAD_LOSSES.items():
-        bad_losses.masked_fill_(heard == signal, value)
-    return Shared(heard.masked_fill(heard < 0, torch.nan), bad_losses, indices.T.reshape(-1), sums.mean())
+    heard = [part.view(column.dtype) for part, column in zip(copies, columns, strict=True)]
+    # Row j of a rank is row rank + j·W of the whole draw.
+    indices, all_scores, all_losses = (part.T.reshape(-1) for part in heard[:3])
+    return Shared(all_scores, all_losses, indices, heard[3].mean())
 
 
 def _all_gather(sent: Tensor, size: int) -> Tensor:
@@ -97,14 +96,6 @@ def _all_gather(sent: Tensor, size: int) -> Tensor:
     # Renamed in torch 2.13, where the older name warns.
     getattr(dist, "all_gather_single", dist.all_gather_into_tensor)(received, sent)
     return received.view(size, -1)
-
-
-def _signals(scores: Tensor, losses: Tensor) -> Tensor:
-    """Return the scores, and a number below 0 in place of those whose loss is not finite."""
-    signals = scores.detach()
-    for signal, value in _BAD_LOSSES.items():
-        signals = signals.masked_fill(losses.isnan() if math.isnan(value) else losses == value, signal)
-    return signals
 
 
 def check_same_draw(draw: Draw, indices: Tensor) -> None:

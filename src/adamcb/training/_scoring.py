@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
+from adamcb import _checks
 from adamcb.gradnorm import PerSampleNorms
 from adamcb.training._ranks import unwrapped
 
@@ -23,6 +24,10 @@ class Scoring(Protocol):
 
     def finish(self, begun: Any, arrived: Tensor) -> Tensor | None:
         """Return float[k], given what `begin` returned and the gradient that arrived at each loss; None: no scores."""
+        ...
+
+    def pause(self, paused: bool) -> None:
+        """Let forward passes by, or measure again."""
         ...
 
     def clear(self) -> None:
@@ -73,7 +78,11 @@ class GradientNorms:
                 f"gradients of {len(norms)} samples."
             )
         scales = arrived.abs().to(norms.device, norms.dtype)
-        return torch.where(scales == 0, torch.zeros_like(norms), norms / scales)
+        return torch.where(scales == 0, 0.0, norms / scales)
+
+    def pause(self, paused: bool) -> None:
+        """Let forward passes by, or measure again."""
+        self._engine.is_paused = paused
 
     def clear(self) -> None:
         """Forget backward passes that belong to no batch."""
@@ -106,6 +115,9 @@ class LossScores:
         """Return the scores."""
         return begun
 
+    def pause(self, paused: bool) -> None:
+        """Do nothing: losses cost nothing."""
+
     def clear(self) -> None:
         """Do nothing: no pass is watched."""
 
@@ -113,13 +125,13 @@ class LossScores:
         """Do nothing: nothing hangs on the model."""
 
 
-def make_scoring(scores: Any, model: nn.Module) -> Scoring:
-    """Return the scoring that the argument `scores` names, or raise."""
-    if scores == "losses":
-        return LossScores()
-    if isinstance(scores, str) and scores in NAMES:
-        return GradientNorms(model, scores)
+def make_scoring(scores: Any, model: nn.Module, *, learns: bool) -> Scoring | None:
+    """Return the scoring that the argument `scores` names, or raise; None for a selection that does not learn."""
+    if not (callable(scores) or (isinstance(scores, str) and scores in NAMES)):
+        names, got = ", ".join(map(repr, NAMES)), _checks.shown("scores", scores)
+        raise ValueError(f"`scores` must be one of {names}, or a function of the losses, got {got}.")
+    if not learns:
+        return None
     if callable(scores):
         return LossScores(scores)
-    names = ", ".join(map(repr, NAMES))
-    raise ValueError(f"`scores` must be one of {names}, or a function of the losses, got scores={scores!r}.")
+    return LossScores() if scores == "losses" else GradientNorms(model, scores)

@@ -10,10 +10,11 @@ from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from adamcb._seeds import derived_seed
+from adamcb.optim import check_optimizer_state
 
 
 class Stateful(Protocol):
@@ -79,7 +80,18 @@ def restore(parts: Mapping[str, Stateful], state: Mapping[str, Any]) -> None:
 
 def model_part(model: nn.Module) -> Part:
     """Return the part that is the model."""
-    return Part(model.state_dict, model.load_state_dict, lambda: copy.deepcopy(model.state_dict()))
+
+    def load(state: Any) -> None:
+        if not isinstance(state, Mapping):
+            raise ValueError(f"its model must be a dict of tensors, got {type(state).__name__}.")
+        for name, own in model.state_dict().items():  # torch names what is missing, too much, or of another shape
+            saved = state.get(name)
+            if isinstance(own, Tensor) and name in state and getattr(saved, "dtype", None) != own.dtype:
+                got = getattr(saved, "dtype", type(saved).__name__)
+                raise ValueError(f"its model's {name} must be a tensor of {own.dtype}, got {got}.")
+        model.load_state_dict(state)
+
+    return Part(model.state_dict, load, lambda: copy.deepcopy(model.state_dict()))
 
 
 def optimizers_part(optimizers: Sequence[Optimizer]) -> Part:
@@ -89,13 +101,21 @@ def optimizers_part(optimizers: Sequence[Optimizer]) -> Part:
         return [{"kind": type(optimizer).__name__, "state": optimizer.state_dict()} for optimizer in optimizers]
 
     def load(states: list[dict[str, Any]]) -> None:
-        kinds, saved = [type(optimizer).__name__ for optimizer in optimizers], [entry["kind"] for entry in states]
+        kinds = [type(optimizer).__name__ for optimizer in optimizers]
+        if not isinstance(states, list) or not all(isinstance(entry, dict) and "state" in entry for entry in states):
+            raise ValueError("its optimizers must be a list of dicts with the keys kind and state.")
+        saved = [str(entry.get("kind")) for entry in states]
         if saved != kinds:
             raise ValueError(f"it must be of the optimizers {', '.join(kinds)}, got {', '.join(saved)}.")
+        for optimizer, entry in zip(optimizers, states, strict=True):
+            check_optimizer_state(optimizer, entry["state"])
         with contextlib.ExitStack() as undo:
             for optimizer, entry in zip(optimizers, states, strict=True):
                 undo.callback(optimizer.load_state_dict, optimizer.state_dict())
                 optimizer.load_state_dict(copy.deepcopy(entry["state"]))  # it would keep the tensors, and change them
+                lost = [name for group in optimizer.param_groups for name in optimizer.defaults if name not in group]
+                if lost:
+                    raise ValueError(f"its param_groups must have the setting {lost[0]}.")
             undo.pop_all()
 
     return Part(save, load)

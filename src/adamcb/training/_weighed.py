@@ -22,7 +22,7 @@ class Weighed:
     Attributes:
         draw: The draw of these losses; with several ranks, this rank's part.
         factors: float[k], what `weigh` multiplied the losses by.
-        losses: float[k], where they could not be checked without waiting for the device or for other ranks.
+        losses: float[k]. None: they were checked, and nobody keeps them.
         begun: What the scoring needs of this batch.
         arrived: float[k], the gradient that arrived at each loss: the factor times whatever the loop did to the loss.
             None: no backward pass has come by.

@@ -10,9 +10,19 @@ from pathlib import Path
 import adamcb
 from adamcb.lab.commands import budget, time_to_loss
 from adamcb.lab.errors import LabError
+from adamcb.lab.signals import raising
 
 # Those that are part of the lab train for hours: they run if they are asked for alone.
 LAB_BENCHMARKS = {time_to_loss.NAME: time_to_loss.main, budget.NAME: budget.main}
+
+# Ctrl-C reaches the benchmark too, which shall end as quietly.
+_RUN = """
+import runpy, sys
+from adamcb.lab.signals import end_on_the_spot
+end_on_the_spot()
+del sys.argv[0]
+runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+"""
 
 
 def run_benchmarks(names: Sequence[str], options: Sequence[str]) -> int:
@@ -34,10 +44,13 @@ def run_benchmarks(names: Sequence[str], options: Sequence[str]) -> int:
     for module in modules:
         if module not in present:
             print(f"adamcb: {root / 'benchmarks'} has no benchmark {module}; going on.", file=sys.stderr)
-    codes = [
-        subprocess.run([sys.executable, "-m", f"benchmarks.{module}", *options], cwd=root, check=False).returncode
-        for module in present
-    ]
+    with raising():  # `subprocess.run` ends what it runs then
+        codes = [
+            subprocess.run(
+                [sys.executable, "-c", _RUN, f"benchmarks.{module}", *options], cwd=root, check=False
+            ).returncode
+            for module in present
+        ]
     return next((code for code in codes if code != 0), 0)
 
 

@@ -24,17 +24,24 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from adamcb.lab.commands.time_to_loss import TASKS as IMAGE_TASKS
+from adamcb.lab.commands.time_to_loss import TASKS as CLEAN_TASKS
 from adamcb.lab.errors import LabError, describe
 from adamcb.lab.experiment import Experiment
 from adamcb.lab.results import Row, read_csv
 from adamcb.lab.results.budget import HELD_OUT, LEARNING_RATES, best_lrs
 from adamcb.lab.runs.budget import LABELS, run_budget
+from adamcb.lab.signals import raising
 from adamcb.lab.tasks.load import TASKS as OTHER_TASKS
 from adamcb.lab.tasks.task import Task
 
 NAME = "budget"
 FRACTIONS = (0.25, 0.5, 0.75, 1.0)
+IMAGE_TASKS = {
+    **CLEAN_TASKS,
+    **{
+        f"{name}-wrong-labels": {**CLEAN_TASKS[name], "label_noise": 0.1} for name in ("mnist-mlp", "fashion-mnist-mlp")
+    },
+}
 TASKS = (*IMAGE_TASKS, *OTHER_TASKS)
 # A run of these takes more than a minute on one core.
 _LONG = ("mnist-cnn", "fashion-mnist-cnn", "cifar10-mlp", "shakespeare", "fashion-mnist-cnn-augmented")
@@ -186,7 +193,8 @@ def _pool(jobs: int) -> Iterator[ProcessPoolExecutor]:
     """Give processes of one thread each; an error, or Ctrl-C, ends them at once."""
     pool = ProcessPoolExecutor(jobs, multiprocessing.get_context("spawn"), initializer=_start_worker)
     try:
-        yield pool
+        with raising():
+            yield pool
     except BaseException:
         pool.shutdown(wait=False, cancel_futures=True)
         for process in multiprocessing.active_children():

@@ -8,11 +8,12 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from adamcb.lab.signals import STOPPED, exit_code
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -22,11 +23,14 @@ if TYPE_CHECKING:
 
 # What the extra installs, by the names that are imported.
 LAB_PACKAGES = ("matplotlib", "PIL", "pooch", "rich", "scipy", "sklearn")
-BENCHMARKS = ("selection", "norms", "optimizer", "step", "time-to-loss", "budget")
-
-
-class Terminated(KeyboardInterrupt):
-    """SIGTERM: the same end as Ctrl-C, with another exit code."""
+BENCHMARKS = {
+    "selection": "drawing and learning, against other samplers",
+    "norms": "per-sample gradient norms, against other packages",
+    "optimizer": "AdamX, against torch's optimizers",
+    "step": "a whole training step, against a plain one",
+    "time-to-loss": "how soon each method is where Adam ends; takes hours",
+    "budget": "quality against samples and seconds, with decayed learning rates; takes hours",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,21 +42,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
             file=sys.stderr,
         )
         return 1
-    from adamcb.lab.errors import LabError
+    from adamcb.lab.errors import LabError, describe
 
     parser = build_parser()
     options = parser.parse_args(arguments)
-    before = signal.signal(signal.SIGTERM, _terminate)
     try:
         return options.run(options, parser)
-    except LabError as error:
-        print(f"adamcb: error: {error}", file=sys.stderr)
+    except (LabError, OSError) as error:
+        print(f"adamcb: error: {describe(error)}", file=sys.stderr)
         return 1
     except KeyboardInterrupt as interrupt:
-        print("adamcb: stopped. The same command goes on where it stopped.", file=sys.stderr)
-        return 143 if isinstance(interrupt, Terminated) else 130
-    finally:
-        signal.signal(signal.SIGTERM, before)
+        print(STOPPED, file=sys.stderr)
+        return exit_code(interrupt)
 
 
 def _installed(name: str) -> bool:
@@ -60,10 +61,6 @@ def _installed(name: str) -> bool:
         return importlib.util.find_spec(name) is not None
     except (ImportError, ValueError):
         return False
-
-
-def _terminate(number: int, frame: Any) -> None:
-    raise Terminated
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -89,12 +86,14 @@ def _command(commands: Any, name: str, run: Callable[..., int], text: str) -> ar
 
 def _add_compare(commands: Any) -> None:
     from adamcb.lab.experiment import OPTIONS, add_options
+    from adamcb.lab.output.logs import LOGS
 
     parser = _command(commands, "compare", run_compare, "train one model on one dataset with several methods and seeds")
     add_options(parser, [name for name in OPTIONS if name != "evaluations"])
     add = parser.add_argument
     _add_running(parser)
-    add("--tensorboard", action="store_true", help="write event files for TensorBoard too")
+    add("--log", action="append", choices=LOGS, help="write rows there too, as they come (may be repeated)")
+    add("--config", type=Path, metavar="FILE.toml", help="options from a file; those of the command line count more")
     add("--json", action="store_true", help="print the summary as JSON on standard output, and nothing else there")
 
 
@@ -131,52 +130,75 @@ def _add_regret(commands: Any) -> None:
 
 
 def _add_inspect(commands: Any) -> None:
-    text = "show the samples that the bandit came back to, likely label errors first"
+    text = "show the samples that are hard or mislabeled, the most suspicious first"
     parser = _command(commands, "inspect", run_inspect, text)
-    parser.add_argument("folder", type=Path, metavar="RUN", help="a result folder, or one of its chosen/*.npz files")
-    parser.add_argument("--method", metavar="NAME", help="default: the last of the comparison that has a bandit")
+    parser.add_argument("folder", type=Path, metavar="RUN", help="a result folder, or one of its samples/*.npz files")
+    parser.add_argument("--method", metavar="NAME", help="default: the last of the comparison that has pictures")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
     parser.add_argument("--out", type=Path, metavar="FILE.png", help="default: inspect-METHOD-seedN.png in the folder")
+    parser.add_argument("--count", type=int, default=48, metavar="N", help="how many to show; default: 48")
+    parser.add_argument("--csv", type=Path, metavar="FILE", help="write the table of all samples")
 
 
 def _add_bench(commands: Any) -> None:
     parser = _command(commands, "bench", run_bench, "measure against peers, from a checkout of the repository")
-    parser.add_argument("name", nargs="?", choices=(*BENCHMARKS, "all"), default="all")
+    parser.add_argument("name", nargs="?", choices=(*BENCHMARKS, "all"), help="left out: a list of what there is")
     parser.add_argument("options", nargs=argparse.REMAINDER, help="passed on to the benchmark")
 
 
 def run_compare(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Do `adamcb compare`."""
     from adamcb.lab.commands.compare import run_comparison
+    from adamcb.lab.commands.config import apply_config
     from adamcb.lab.output.tables import json_summary, terminal_tables
+    from adamcb.lab.results.summary import all_diverged
 
+    if options.config is not None:
+        apply_config(options.config, options)
     experiment = _experiment(options, parser)
     comparison = run_comparison(experiment, running_options(options, parser), _errors())
+    code = int(all_diverged(comparison.summary))
     if options.json:
         print(json.dumps(json_summary(comparison.summary, comparison.config, comparison.files), allow_nan=False))
-        return 0
+        return code
     console = _output()
     console.print(*terminal_tables(comparison.summary, comparison.config, console.width), sep="\n")
     for what, path in comparison.files.items():
         console.print(f"{what}: {path}", highlight=False, soft_wrap=True)
-    console.print(comparison.verdict, style="bold", markup=False, highlight=False, soft_wrap=True)
-    return 0
+    (_errors() if code else console).print(
+        comparison.verdict, style="bold", markup=False, highlight=False, soft_wrap=True
+    )
+    return code
 
 
 def _experiment(options: argparse.Namespace, parser: argparse.ArgumentParser) -> Experiment:
     """Return the experiment that the options describe, or end with what is wrong with them."""
+    from adamcb._checks import nearest
     from adamcb.lab.errors import LabError
-    from adamcb.lab.experiment import Experiment, given_options
+    from adamcb.lab.experiment import OF_IMAGES, Experiment, given_options
+    from adamcb.lab.references import split_reference
     from adamcb.lab.tasks.datasets import DATASET_NAMES
+    from adamcb.lab.tasks.load import DEFAULT_TASK
     from adamcb.lab.tasks.models import MODEL_NAMES
 
+    if options.task is None and all(getattr(options, name) is None for name in ("dataset", "model", *OF_IMAGES)):
+        options.task = DEFAULT_TASK
     if options.task is not None and (options.dataset or options.model):
         parser.error("`--task` brings its own data and model: leave out --dataset and --model.")
     if options.dataset and options.dataset not in DATASET_NAMES and not Path(options.dataset).is_dir():
-        parser.error(f"`--dataset` must be one of {', '.join(DATASET_NAMES)}, or a folder, got {options.dataset!r}.")
+        near = nearest(options.dataset, DATASET_NAMES)
+        parser.error(
+            f"`--dataset` must be one of {', '.join(DATASET_NAMES)}, or a folder, got {options.dataset!r}.{near}"
+        )
     if options.model and options.model not in MODEL_NAMES and ":" not in options.model:
-        parser.error(f"`--model` must be one of {', '.join(MODEL_NAMES)}, or FILE.py:NAME, got {options.model!r}.")
+        near = nearest(options.model, MODEL_NAMES)
+        parser.error(
+            f"`--model` must be one of {', '.join(MODEL_NAMES)}, or FILE.py:NAME, got {options.model!r}.{near}"
+        )
     try:
+        for option, reference in (("--model", options.model), ("--task", options.task)):
+            if reference and ":" in reference:
+                split_reference(reference, option)
         experiment = Experiment(**given_options(options))
         experiment.resolve_methods()
     except (ValueError, TypeError, FileNotFoundError, LabError) as error:
@@ -196,7 +218,7 @@ def running_options(options: argparse.Namespace, parser: argparse.ArgumentParser
         out=options.out,
         data_dir=options.data_dir,
         jobs=options.jobs,
-        tensorboard=getattr(options, "tensorboard", False),
+        logs=tuple(dict.fromkeys(getattr(options, "log", None) or ())),
         checkpoint_seconds=options.checkpoint_seconds,
     )
 
@@ -219,14 +241,21 @@ def run_inspect(options: argparse.Namespace, parser: argparse.ArgumentParser) ->
     """Do `adamcb inspect`."""
     from adamcb.lab.commands.inspect import inspect_run
 
-    return inspect_run(options.folder, options.method, options.seed, options.out, _output())
+    files = {"count": options.count, "csv": options.csv}
+    return inspect_run(options.folder, options.method, options.seed, options.out, _output(), **files)
 
 
 def run_bench(options: argparse.Namespace, parser: argparse.ArgumentParser) -> int:
     """Do `adamcb bench`."""
     from adamcb.lab.commands.bench import run_benchmarks
 
-    names = BENCHMARKS if options.name == "all" else (options.name,)
+    if options.name is None:
+        print("adamcb bench NAME measures:")
+        for name, what in BENCHMARKS.items():
+            print(f"  {name:<14}{what}")
+        print(f"  {'all':<14}all of them that do not take hours")
+        return 0
+    names = tuple(BENCHMARKS) if options.name == "all" else (options.name,)
     return run_benchmarks(names, options.options)
 
 
@@ -242,7 +271,3 @@ def _output() -> Console:
     console = Console()
     # A log has no width: do not squeeze the table into 80 columns.
     return console if console.is_terminal else Console(width=200)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

@@ -15,18 +15,20 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from adamcb.lab.commands.config import NAME, config_text
 from adamcb.lab.errors import LabError
 from adamcb.lab.experiment import Experiment, digest, title_of
 from adamcb.lab.methods import Method
 from adamcb.lab.output.figures import draw_comparison
+from adamcb.lab.output.logs import check_logs, open_logs
 from adamcb.lab.output.progress import make_display
 from adamcb.lab.output.report import write_report
 from adamcb.lab.output.tables import markdown_table
-from adamcb.lab.output.tensorboard import TensorBoardLog
 from adamcb.lab.results import ResultFolder, Row, result_columns, write_csv, write_json, write_text
 from adamcb.lab.results.columns import SELECTION_COLUMNS
 from adamcb.lab.results.summary import summarize, summary_columns
 from adamcb.lab.results.verdict import verdict
+from adamcb.lab.runs.building import labels_of
 from adamcb.lab.runs.ranks import follow, joined, launched, tell
 from adamcb.lab.runs.workers import Assignment, Event, Job, run_all, run_here
 from adamcb.lab.tasks.check import check_task
@@ -43,7 +45,7 @@ class Options:
         data_dir: Where to look for data first.
         jobs: How many processes; None: as many as there are cores, or 1 on an accelerator. 0: none but this one.
         threads: How many threads each of them computes with; None: so that all cores are used.
-        tensorboard: Write event files too.
+        logs: Where rows are written to as they come: names of `adamcb.lab.output.logs.LOGS`.
         checkpoint_seconds: How long to train between checkpoints.
         notes: What the figures and the page should say.
     """
@@ -52,7 +54,7 @@ class Options:
     data_dir: str | None = None
     jobs: int | None = None
     threads: int | None = None
-    tensorboard: bool = False
+    logs: tuple[str, ...] = ()
     checkpoint_seconds: float = 10.0
     notes: tuple[str, ...] = ()
 
@@ -113,6 +115,10 @@ def compare(
 
     Raises:
         LabError: The task, an option or the folder is not as it should be, or a run failed.
+
+    Example:
+        >>> comparison = compare("mine.py:task", seeds=5)  # doctest: +SKIP
+        >>> print(comparison.verdict)  # doctest: +SKIP
     """
     console = Console(stderr=True, quiet=True)
     task = load_task(task) if isinstance(task, str) else task
@@ -168,8 +174,7 @@ def _compare(
     num_ranks: int = 1,
 ) -> Comparison:
     try:
-        if options.tensorboard:
-            TensorBoardLog.check()
+        check_logs(options.logs)
         prepared, config = prepare(experiment, options, console, task)
         experiment = experiment.completed(prepared)
         _check_shared(experiment, num_ranks)
@@ -179,6 +184,8 @@ def _compare(
             tell(None)
         raise
     try:
+        if task is None and (text := config_text(experiment, data_dir=options.data_dir, logs=options.logs)):
+            write_text(folder.path / NAME, text)
         do_runs(experiment, options, folder, console, task)
         return _finish(folder)
     finally:
@@ -209,6 +216,8 @@ def prepare(
             raise LabError(
                 f"`--method` {method.name} needs the logits of a classifier, and {task.name} has its own loss."
             )
+        if "labels" in method.needs:
+            labels_of(task)
     for note in options.notes:
         console.print(note, markup=False, highlight=False, soft_wrap=True)
     return task, config
@@ -269,21 +278,28 @@ def _listener(
     experiment: Experiment, options: Options, folder: ResultFolder, console: Console, num_runs: int
 ) -> Iterator[Callable[[Event], None]]:
     """Give what shows events, and writes them down where that is wanted."""
-    log = TensorBoardLog(folder.path / "tensorboard") if options.tensorboard else None
     assert experiment.epochs is not None
-    with make_display(console, num_runs=num_runs, epochs=experiment.epochs) as display:
+    with (
+        open_logs(options.logs, folder.path, folder.config) as log,
+        make_display(console, num_runs=num_runs, epochs=experiment.epochs) as display,
+    ):
 
         def listen(event: Event) -> None:
             display(event)
-            if log is not None:
-                log(event)
+            log(event)
 
         yield listen
 
 
 def _finish(folder: ResultFolder) -> Comparison:
     """Write tables, figures and the page from the runs."""
-    found, path = folder.gather(), folder.path
+    path = folder.path
+    try:
+        found = folder.gather()
+    except FileNotFoundError as error:
+        raise LabError(f"{path} was changed while adamcb was writing to it: {error}.") from error
+    if not found.results:
+        raise LabError(f"Every run diverged before its first step: {found.notes[0]}")
     words = verdict(found.results, folder.config, found.batches)
     config = {**folder.config, "notes": [*folder.config["notes"], *found.notes], "verdict": words}
     summary = summarize(found.results, config)

@@ -1,14 +1,13 @@
-"""`adamcb inspect`: the samples that a bandit came back to, as pictures.
+"""`adamcb inspect`: the samples that are hard or mislabeled, as a list, as pictures, and all of them as a CSV file.
 
-A sample that was chosen often is one whose gradient stayed large. If the trained model still contradicts its label, the
-label may well be wrong; those come first.
+They are ranked by suspicion, see `SampleTable`: by their mean loss over training. What the trained model predicts is
+shown, but does not decide: it may have memorized a wrong label.
 """
 
 from __future__ import annotations
 
 import math
-import zipfile
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,121 +16,122 @@ from matplotlib.figure import Figure
 from rich.console import Console
 from rich.table import Table
 
+from adamcb._files import whole_file
 from adamcb.lab.errors import LabError
-from adamcb.lab.results import read_json, whole_file
+from adamcb.lab.results import read_arrays, read_json
 from adamcb.lab.results.columns import PICTURE_FIELDS
+from adamcb.training import SampleTable
 
 COLUMNS = 8
-_WRONG, _RIGHT = "#D55E00", "#999999"
+Pictures = dict[str, np.ndarray]
 
 
-@dataclass(frozen=True, eq=False)
-class Chosen:
-    """The samples that a run chose most often; arrays of one length, and class names."""
-
-    index: np.ndarray
-    count: np.ndarray
-    label: np.ndarray
-    prediction: np.ndarray
-    loss: np.ndarray
-    image: np.ndarray
-    class_names: tuple[str, ...]
-
-    @property
-    def suspects(self) -> np.ndarray:
-        """Which samples the model still contradicts."""
-        return self.label != self.prediction
-
-    def order(self) -> np.ndarray:
-        """Return the order to look in: contradicted labels first, then as often as they were chosen."""
-        return np.lexsort((-self.count, ~self.suspects))
-
-
-def inspect_run(folder: Path, method: str | None, seed: int, out: Path | None, output: Console) -> int:
-    """Print the list and write the picture.
+def inspect_run(
+    folder: Path,
+    method: str | None,
+    seed: int,
+    out: Path | None,
+    output: Console,
+    *,
+    count: int = 48,
+    csv: Path | None = None,
+) -> int:
+    """Print the `count` most suspicious samples, and write their pictures; with `csv`, write the table of all samples.
 
     Raises:
-        LabError: There is nothing to show, or the picture cannot be written.
+        LabError: There is nothing to show, or a file cannot be written.
     """
-    path = find_chosen(folder, method, seed)
-    chosen = read_chosen(path)
-    place = out or path.parent.parent / f"inspect-{path.stem}.png"
-    try:
-        draw_chosen(chosen, place, path.stem)
-    except (OSError, ValueError) as error:
-        raise LabError(f"The picture cannot be written to {place}: {error}.") from error
-    output.print(_table(chosen, path.stem))
-    output.print(f"picture: {place}", highlight=False, soft_wrap=True)
+    if count < 1:
+        raise LabError(f"`--count` must be at least 1, got {count}.")
+    path = find_samples(folder, method, seed)
+    table, run = read_samples(path), path.parent.parent
+    pictured = run / "chosen" / path.name
+    pictures = _first(read_arrays(pictured, PICTURE_FIELDS), count) if pictured.is_file() else None
+    names = _class_names(run)
+    output.print(_list(table.top(count), pictures, names, path.stem))
+    written = {"table": csv, "picture": None if pictures is None else out or run / f"inspect-{path.stem}.png"}
+    for what, place in written.items():
+        if place is None:
+            continue
+        try:
+            with whole_file(place) as unfinished:
+                table.to_csv(unfinished) if what == "table" else _draw(pictures or {}, names, unfinished, path.stem)
+        except (OSError, ValueError) as error:
+            raise LabError(f"The {what} cannot be written to {place}: {error}.") from error
+        output.print(f"{what}: {place}", highlight=False, soft_wrap=True)
     return 0
 
 
-def find_chosen(folder: Path, method: str | None, seed: int) -> Path:
-    """Return the file of one run: by default the last method of the comparison that has one."""
+def find_samples(folder: Path, method: str | None, seed: int) -> Path:
+    """Return the table of one run: by default of the last method that has pictures, else of the last."""
     if folder.suffix == ".npz" and folder.is_file():
-        return folder
+        table = folder.parent.parent / "samples" / folder.name
+        if table.is_file():
+            return table
+        raise LabError(f"`RUN` must belong to a result folder with tables of samples, got {folder} without {table}.")
     if not (folder / "config.json").is_file():
         raise LabError(f"`RUN` must be a result folder of adamcb, got {folder}, which has no config.json.")
     known = read_json(folder / "config.json")["methods"]
     if method is not None and method not in known:
         raise LabError(f"`--method` must be one of {', '.join(known)}, got {method!r}.")
-    wanted = [method] if method else reversed(known)
-    for name in wanted:
-        path = folder / "chosen" / f"{name}-seed{seed}.npz"
-        if path.is_file():
-            return path
-    who = method or "any method"
-    raise LabError(f"{folder} has no chosen samples of {who} with seed {seed}: only methods with a bandit choose.")
+    files = [f"{name}-seed{seed}.npz" for name in ([method] if method else reversed(known))]
+    tables = [folder / "samples" / name for name in files if (folder / "samples" / name).is_file()]
+    if not tables:
+        raise LabError(f"{folder} has no table of samples of {method or 'any method'} with seed {seed}.")
+    return next((table for table in tables if (folder / "chosen" / table.name).is_file()), tables[0])
 
 
-def read_chosen(path: Path) -> Chosen:
-    """Return what a run chose, with the class names of its folder's config.json."""
-    config = path.parent.parent / "config.json"
-    names = tuple(read_json(config)["class_names"]) if config.is_file() else ()
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            fields = {name: arrays[name] for name in PICTURE_FIELDS}
-    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
-        raise LabError(f"{path} is damaged: {error}.") from error
-    return Chosen(**fields, class_names=names)
+def read_samples(path: Path) -> SampleTable:
+    """Return the table of a run."""
+    return SampleTable(**read_arrays(path, tuple(SampleTable.__dataclass_fields__)))
 
 
-def draw_chosen(chosen: Chosen, place: Path, title: str) -> None:
-    """Write a grid of pictures: label, prediction where it differs, and how often the sample was chosen."""
-    order = chosen.order()
-    rows = max(1, math.ceil(len(order) / COLUMNS))
-    figure = Figure(figsize=(1.5 * COLUMNS, 1.85 * rows + 0.6), layout="constrained")
+def _first(pictures: Pictures, count: int) -> Pictures:
+    return {name: array[:count] for name, array in pictures.items()}
+
+
+def _class_names(run: Path) -> Sequence[str]:
+    config = run / "config.json"
+    return read_json(config).get("class_names", ()) if config.is_file() else ()
+
+
+def _draw(pictures: Pictures, names: Sequence[str], place: Path, title: str) -> None:
+    """Write a grid of pictures: label, prediction where it differs, times chosen and mean loss."""
+    number = len(pictures["index"])
+    rows = max(1, math.ceil(number / COLUMNS))
+    figure = Figure(figsize=(1.5 * COLUMNS, 1.95 * rows + 0.6), layout="constrained")
     grid = figure.subplots(rows, COLUMNS, squeeze=False)
     for axes in grid.flat:
         axes.set_axis_off()
-    for axes, sample in zip(grid.flat, order, strict=False):
-        wrong = bool(chosen.suspects[sample])
+    for axes, i in zip(grid.flat, range(number), strict=False):
+        label, prediction = pictures["label"][i], pictures["prediction"][i]
         axes.set_axis_on()
-        axes.imshow(chosen.image[sample], cmap="gray", interpolation="nearest")
+        axes.imshow(pictures["image"][i], cmap="gray", interpolation="nearest")
         axes.set_xticks([])
         axes.set_yticks([])
-        for spine in axes.spines.values():
-            spine.set_color(_WRONG if wrong else _RIGHT)
-            spine.set_linewidth(2.5 if wrong else 0.8)
-        text = f"label: {_name(chosen, chosen.label[sample])}"
-        text += f"\nmodel: {_name(chosen, chosen.prediction[sample])}" if wrong else ""
-        axes.set_title(text, fontsize=8, color=_WRONG if wrong else "black")
-        axes.set_xlabel(f"#{chosen.index[sample]}, {chosen.count[sample]} times", fontsize=7)
-    count = int(chosen.suspects.sum())
-    figure.suptitle(f"{title}: chosen most often; {count} of {len(order)} still contradicted by the model (framed)")
-    with whole_file(place) as unfinished:
-        figure.savefig(unfinished, dpi=110)
+        says = "" if label == prediction else f"\nmodel: {_name(names, prediction)}"
+        axes.set_title(f"label: {_name(names, label)}{says}", fontsize=8)
+        told = f"#{pictures['index'][i]}, {pictures['count'][i]} times\nmean loss {pictures['loss'][i]:.2g}"
+        axes.set_xlabel(told, fontsize=7)
+    figure.suptitle(f"{title}: the {number} samples with the largest mean loss over training")
+    figure.savefig(place, dpi=110)
 
 
-def _table(chosen: Chosen, title: str) -> Table:
-    table = Table(title=f"{title}: chosen most often, labels that the model contradicts first")
-    for heading in ("sample", "times chosen", "label", "model says", "loss"):
-        table.add_column(heading, justify="right")
-    for sample in chosen.order():
-        says = _name(chosen, chosen.prediction[sample]) if chosen.suspects[sample] else "the same"
-        cells = (chosen.index[sample], chosen.count[sample], _name(chosen, chosen.label[sample]), says)
-        table.add_row(*map(str, cells), f"{chosen.loss[sample]:.3f}")
-    return table
+def _list(top: SampleTable, pictures: Pictures | None, names: Sequence[str], title: str) -> Table:
+    """Return the list for the terminal; labels are known where there are pictures."""
+    listed = Table(title=f"{title}: the most suspicious of all samples")
+    pictured = 0 if pictures is None else len(pictures["index"])
+    headings = ("sample", "suspicion", "mean loss", "times chosen", *(("label", "model says") if pictured else ()))
+    for heading in headings:
+        listed.add_column(heading, justify="right")
+    for i in range(len(top)):
+        cells = [str(top.index[i]), f"{top.suspicion[i]:.4f}", f"{top.mean_loss[i]:.3f}", str(top.count[i])]
+        if pictures is not None and i < pictured:
+            label, prediction = pictures["label"][i], pictures["prediction"][i]
+            cells += [_name(names, label), "the same" if label == prediction else _name(names, prediction)]
+        listed.add_row(*cells)
+    return listed
 
 
-def _name(chosen: Chosen, label: Any) -> str:
-    return chosen.class_names[label] if label < len(chosen.class_names) else str(label)
+def _name(names: Sequence[str], label: Any) -> str:
+    return names[int(label)] if label < len(names) else str(label)

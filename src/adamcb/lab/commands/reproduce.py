@@ -21,6 +21,7 @@ from adamcb.lab.errors import LabError
 from adamcb.lab.experiment import Experiment, given_options
 from adamcb.lab.output.figures import draw_paper_figure
 from adamcb.lab.output.tables import terminal_tables
+from adamcb.lab.results.summary import all_diverged
 
 OURS = "adamcb"
 MAIN_METHODS = ("adam", "adamx-paper", "adambs", "adamcb-paper", OURS)
@@ -173,6 +174,8 @@ def _draw(
             experiment, replace(options, out=place, jobs=options.jobs or figure.jobs, notes=notes), errors
         )
         output.print(*terminal_tables(part.summary, part.config, output.width), sep="\n")
+        if all_diverged(part.summary):
+            raise LabError(part.verdict)
         parts.append((part.results, part.config))
     try:
         return draw_paper_figure(options.out, f"figure-{name}", figure.title, parts, notes)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
 from torch.optim import Optimizer
 
 from adamcb import _checks
@@ -14,7 +15,7 @@ from adamcb.selection import Selection
 
 # What a selection can be scored by, and what it can be called with beside its sizes.
 SCORES = ("exact", "last-layer", "losses")
-NEEDS = ("total_steps", "scorer")
+NEEDS = ("total_steps", "scorer", "labels", "losses")
 
 
 @dataclass(frozen=True)
@@ -31,10 +32,21 @@ class Method:
             or a function of the losses. None: as the experiment says, or as `AdamCB` comes.
         lr: Learning rate, if the experiment does not set one. None: the task's.
         exploration: γ, if the experiment does not set one. None: the selection's own.
-        min_batch_size: How small batches may become; for `selection=None` only. None: as the experiment says.
+        min_batch_size: How small batches may become, or K if that is less; for `selection=None` only. None: as the
+            experiment says.
         keeps_optimizer: Whether the method is about its optimizer, which no other may replace.
-        needs: What else the selection is called with: "total_steps", how many batches will be drawn, and "scorer", a
-            `Scorer` that tells what the model makes of samples before they are chosen.
+        loss: A function of the losses, float[k], that returns k others, which are trained on instead.
+        needs: What else the selection is called with: "total_steps", how many batches will be drawn; "scorer", a
+            `Scorer` that tells what a classifier makes of samples before they are chosen; "losses", a function from
+            indices to their losses now; "labels", int64[n], the class of every sample.
+        about: What it is, in a sentence, for the report page.
+        link: The address of a page that says more.
+
+    Example:
+        >>> from functools import partial
+        >>> from adamcb import QueueBandit
+        >>> Method("bold", selection=partial(QueueBandit, exploration=0.05)).label
+        'bold'
     """
 
     name: str
@@ -46,13 +58,33 @@ class Method:
     exploration: float | None = None
     min_batch_size: int | None = None
     keeps_optimizer: bool = False
+    loss: Callable[[Tensor], Tensor] | None = None
     needs: tuple[str, ...] = ()
+    about: str = ""
+    link: str = ""
 
     def __post_init__(self) -> None:
+        _checks.instance("name", self.name, str, "a str")
+        for text in ("label", "about", "link"):
+            _checks.instance(text, getattr(self, text), str, "a str")
         if not self.label:
             object.__setattr__(self, "label", self.name)
         if not all(part.isalnum() for part in self.name.replace("_", "-").split("-")):
             raise ValueError(f"`name` of a method must be letters, digits and dashes, got name={self.name!r}.")
+        for role in ("selection", "optimizer", "loss"):
+            if getattr(self, role) is not None or role == "optimizer":
+                _checks.function(role, getattr(self, role))
+        if self.lr is not None:
+            _checks.real("lr", self.lr, low=0.0, low_open=True)
+        if self.exploration is not None:
+            _checks.real("exploration", self.exploration, low=0.0, high=1.0)
+        if self.min_batch_size is not None:
+            _checks.count("min_batch_size", self.min_batch_size)
+        _checks.boolean("keeps_optimizer", self.keeps_optimizer)
+        if self.scores is not None and not isinstance(self.scores, str):
+            _checks.function("scores", self.scores)
+        if not isinstance(self.needs, (tuple, list)):
+            raise _checks.wrong_type("needs", "be a tuple of words", self.needs)
         if isinstance(self.scores, str):
             _checks.one_of("scores", self.scores, SCORES)
         for need in self.needs:

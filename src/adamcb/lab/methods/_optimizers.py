@@ -10,8 +10,9 @@ from typing import Any
 
 import torch
 from torch.optim import SGD, Adam, AdamW, Optimizer
-from torch.optim.optimizer import _default_to_fused_or_foreach
 
+from adamcb._torch_compat import can_fuse
+from adamcb.lab.errors import LabError
 from adamcb.optim import AdamX
 
 # Table 2 of the paper.
@@ -23,8 +24,7 @@ def fused(kind: Callable[..., Optimizer], **settings: Any) -> Callable[..., Opti
 
     def build(parameters: Iterable[torch.Tensor], *, lr: float, **more: Any) -> Optimizer:
         listed = list(parameters)
-        can_fuse, _ = _default_to_fused_or_foreach(listed, differentiable=False, use_fused=True)
-        return kind(listed, lr=lr, fused=can_fuse or None, **settings, **more)
+        return kind(listed, lr=lr, fused=can_fuse(listed) or None, **settings, **more)
 
     return build
 
@@ -36,6 +36,24 @@ adamx = fused(AdamX, beta1_decay=1 - 1e-8, **_MOMENTS)
 adamx_paper = fused(AdamX, beta1_decay=1 - 1e-8, bias_correction=False, **_MOMENTS)
 sgd = fused(SGD, momentum=0.9)
 
+
+def muon(parameters: Iterable[torch.Tensor], *, lr: float, weight_decay: float = 0.0) -> tuple[Optimizer, ...]:
+    """Return torch's Muon for the matrices, with steps as large as AdamW's, and AdamW for all other parameters."""
+    kind: Any = getattr(torch.optim, "Muon", None)
+    if kind is None:
+        raise LabError(f"`optimizer` 'muon' must have torch 2.9 or later, got torch {torch.__version__}.")
+    listed = list(parameters)
+    matrices = [parameter for parameter in listed if parameter.dim() == 2]
+    others = [parameter for parameter in listed if parameter.dim() != 2]
+    found = []
+    if matrices:
+        found.append(kind(matrices, lr=lr, weight_decay=weight_decay, adjust_lr_fn="match_rms_adamw"))
+    if others:
+        found.append(adamw(others, lr=lr, weight_decay=weight_decay))
+    return tuple(found)
+
+
 # What --optimizer takes, with what readers see.
-BUILDERS = {"adam": adam, "adamw": adamw, "sgd": sgd, "adamx": adamx}
-LABELS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "adamx": "AdamX"}
+BUILDERS: dict[str, Callable[..., Optimizer | tuple[Optimizer, ...]]]
+BUILDERS = {"adam": adam, "adamw": adamw, "sgd": sgd, "muon": muon, "adamx": adamx}
+LABELS = {"adam": "Adam", "adamw": "AdamW", "sgd": "SGD", "muon": "Muon", "adamx": "AdamX"}

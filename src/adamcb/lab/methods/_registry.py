@@ -10,24 +10,28 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-import torch
-
 from adamcb import _checks
+from adamcb.lab.methods._about import described
+from adamcb.lab.methods._controls import SmallBatches, uniform
 from adamcb.lab.methods._method import Method
 from adamcb.lab.methods._optimizers import LABELS, adam, adamx, adamx_paper, amsgrad
-from adamcb.lab.methods.rivals import InfoBatch, LastSeen, Presampling, SelectiveBackprop, VarianceReducerBandit
+from adamcb.lab.methods.rivals import (
+    ClassBalanced,
+    InfoBatch,
+    LastSeen,
+    Presampling,
+    ResidualDistribution,
+    SelectiveBackprop,
+    Undersampling,
+    VarianceReducerBandit,
+    WeightedLoss,
+    focal,
+)
 from adamcb.lab.references import load_object
-from adamcb.selection import CombinatorialBandit, ReplacementBandit, UniformSelection
+from adamcb.selection import CombinatorialBandit, ReplacementBandit
 
 # Names of the past, and what they are called now.
 RENAMED = {"adambs-corrected": "adambs", "adamcb-scale-free": "adamcb"}
-
-
-def uniform(
-    num_samples: int, batch_size: int, *, exploration: float | None = None, generator: torch.Generator | None = None
-) -> UniformSelection:
-    """Return shuffled epochs, which have nothing to explore."""
-    return UniformSelection(num_samples, batch_size, generator=generator)
 
 
 def _paper(name: str, label: str, *parts: Any) -> Method:
@@ -45,8 +49,10 @@ _REGISTERED = (
     _paper("adamcb-paper", "AdamCB (paper)", partial(CombinatorialBandit, feedback="proof"), adamx_paper),
     _paper("adamcb-listing", "AdamCB (listing)", partial(CombinatorialBandit, feedback="listing"), adamx_paper),
     Method("adamcb", "AdamCB"),
+    Method("adamcb-smaller", "AdamCB, smaller batches", min_batch_size=16),
+    Method("small-batches", "Adam, smaller batches", SmallBatches, adam),
 )
-METHODS = {method.name: method for method in _REGISTERED}
+METHODS = described(_REGISTERED)
 _PUBLISHED = (
     Method("last-norm", "last-seen norm", LastSeen, adam, "exact"),
     Method("last-loss", "last-seen loss", LastSeen, adam, "losses"),
@@ -55,14 +61,25 @@ _PUBLISHED = (
     Method("selective-backprop", "Selective-Backprop", SelectiveBackprop, adam, needs=("scorer",)),
     Method("presampling", "presampling", Presampling, adam, "last-layer", needs=("scorer",)),
 )
-RIVALS = {method.name: method for method in _PUBLISHED}
+RIVALS = described(_PUBLISHED)
+# What people do about rare classes, and about the points of an equation.
+_OF_A_KIND = (
+    Method("balanced-sampler", "balanced sampler", ClassBalanced, adam, needs=("labels",)),
+    Method("weighted-loss", "weighted loss", WeightedLoss, adam, needs=("labels",)),
+    Method("focal-loss", "focal loss", uniform, adam, loss=focal),
+    Method("undersampling", "undersampling", Undersampling, adam, needs=("labels",)),
+    Method("rad", "RAD", ResidualDistribution, adam, needs=("losses",)),
+)
+SPECIAL = described(_OF_A_KIND)
 # What `adamcb compare` compares if nothing is asked for.
-DEFAULT_METHODS = ("adam", "adamx", "adambs", "adamcb-paper", "adamcb")
+DEFAULT_METHODS = ("adam", "small-batches", "adamcb", "adamcb-smaller")
 
 
 def label_of(method: Method, optimizer: str | None) -> str:
     """Return what readers see of a method where the experiment asks for an optimizer."""
-    return LABELS[optimizer] if method.name == "adam" and optimizer is not None else method.label
+    if optimizer is None or method.name not in ("adam", "small-batches"):
+        return method.label
+    return method.label.replace("Adam", LABELS[optimizer])
 
 
 def get_method(reference: str | Method) -> Method:
@@ -80,11 +97,11 @@ def get_method(reference: str | Method) -> Method:
     if isinstance(reference, Method):
         return reference
     if ":" not in reference:
-        known = {**METHODS, **RIVALS}
+        known = {**METHODS, **RIVALS, **SPECIAL}
         check_renamed(reference, RENAMED)
         _checks.one_of("method", reference, (*known, "FILE.py:NAME"))
         return known[reference]
-    method = load_object(reference)
+    method = load_object(reference, "method")
     if not isinstance(method, Method):
         raise TypeError(f"`method` must name a Method, got method={reference!r}, a {type(method).__name__}.")
     return method

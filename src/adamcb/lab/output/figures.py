@@ -12,13 +12,13 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import LogFormatter, MaxNLocator
+from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
+from adamcb._files import whole_file
 from adamcb.lab.experiment import title_of
 from adamcb.lab.output.looks import look_of
 from adamcb.lab.results.columns import Measure, Row, measures_of
-from adamcb.lab.results.files import whole_file
-from adamcb.lab.results.summary import curves_of
+from adamcb.lab.results.summary import complete_curves, curves_of
 
 STYLE: Any = {
     "font.size": 9,
@@ -31,13 +31,6 @@ STYLE: Any = {
     "svg.fonttype": "none",
     "svg.hashsalt": "adamcb",  # the same figure is the same file
 }
-
-
-class _PlainNumbers(LogFormatter):
-    """Writes 0.2 where its parent would write 2e-01."""
-
-    def __call__(self, x: float, pos: int | None = None) -> str:
-        return f"{x:g}" if super().__call__(x, pos) else ""
 
 
 def draw_comparison(folder: Path, results: Sequence[Row], config: dict[str, Any]) -> list[Path]:
@@ -80,10 +73,8 @@ def draw_panel(axes: Axes, results: Sequence[Row], config: dict[str, Any], measu
     scale = 100.0 if measure.percent else 1.0
     drawn: list[float] = []
     for method in config["methods"]:
-        across, mean, spread = _curve(results, method, measure.name, horizontal)
-        if not len(mean):
-            continue
         look = look_of(method, config["methods"])
+        across, mean, spread = _curve(results, method, measure.name, horizontal)
         drawn += list(mean if measure.is_loss else mean[1:])
         low, high = scale * (mean - spread), scale * (mean + spread)
         if measure.is_loss:
@@ -98,34 +89,69 @@ def draw_panel(axes: Axes, results: Sequence[Row], config: dict[str, Any], measu
             markersize=4.5,
             markevery=max(1, math.ceil(len(mean) / 12)),
             linewidth=1.5,
-            label=config["labels"][method],
+            label=_label(results, config, method),
         )
     axes.set_title(measure.title + (", %" if measure.percent else ""))
-    axes.set_xlabel("epoch" if horizontal == "epochs" else "seconds of training")
+    axes.set_xlabel("epoch" if horizontal == "epochs" else "seconds of training (processor time)")
     _scale_vertical(axes, measure, drawn)
+    _draw_lost(axes, results, config, measure, horizontal)
     if horizontal == "epochs":
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def _label(results: Sequence[Row], config: dict[str, Any], method: str) -> str:
+    """Return what the legend says of a method, with a word on runs that diverged."""
+    runs = [run for run in curves_of(results) if run[0] == method]
+    lost = len(runs) - sum(run in complete_curves(results) for run in runs)
+    return config["labels"][method] + (f" ({lost} of {len(runs)} diverged)" if lost else "")
+
+
+def _draw_lost(axes: Axes, results: Sequence[Row], config: dict[str, Any], measure: Measure, horizontal: str) -> None:
+    """Draw the runs that diverged as thin lines that end in a cross, at the edge where they left the picture."""
+    scale, complete = 100.0 if measure.percent else 1.0, complete_curves(results)
+    low, high = axes.get_ylim() if complete else (-math.inf, math.inf)
+    for run, rows in curves_of(results).items():
+        if run in complete:
+            continue
+        color = look_of(run[0], config["methods"]).color
+        across = [row[_column(horizontal)] for row in rows]
+        values = [scale * row[measure.name] for row in rows]
+        axes.plot(across, values, color=color, linewidth=0.8, alpha=0.7)
+        end = min(max(values[-1], low), high)
+        axes.plot(across[-1:], [end], color=color, marker="x", markersize=8, markeredgewidth=2, clip_on=False)
+    if complete:
+        axes.set_ylim(low, high)
 
 
 def _scale_vertical(axes: Axes, measure: Measure, drawn: Sequence[float]) -> None:
     if not drawn:
         return
-    if not measure.percent and not measure.higher_is_better and max(drawn) > 5.0 * min(drawn) > 0.0:
+    least, most = min(drawn), max(drawn)
+    if not measure.percent and not measure.higher_is_better and most > 5.0 * least > 0.0:
         axes.set_yscale("log")
+        room = (most / least) ** 0.05
+        axes.set_ylim(least / room, most * room)  # not to where a run that diverged went
+        # Powers of ten alone would be two marks, or one.
+        few = most < 1000.0 * least
+        axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,), numticks=9))
+        axes.yaxis.set_minor_locator(NullLocator())
         axes.yaxis.set_major_formatter("{x:g}")
-        axes.yaxis.set_minor_formatter(_PlainNumbers(minor_thresholds=(1.0, 0.4)))
-    elif measure.percent:
+    elif measure.higher_is_better or measure.percent:
         # The leap from guessing would press all that follows into a line.
-        worst, best = 100.0 * min(drawn), 100.0 * max(drawn)
-        axes.set_ylim(max(0.0, worst - 1.0 - 0.05 * (best - worst)), best + 0.5 + 0.05 * (best - worst))
+        scale = 100.0 if measure.percent else 1.0
+        room = 0.08 * (most - least) or 0.01
+        axes.set_ylim(scale * max(0.0, least - room), scale * (most + room))
+
+
+def _column(horizontal: str) -> str:
+    return "epoch" if horizontal == "epochs" else "seconds"
 
 
 def _curve(results: Sequence[Row], method: str, measure: str, horizontal: str) -> tuple[np.ndarray, ...]:
-    """Return where, mean and standard deviation over seeds, up to where the first run ended."""
-    runs = [rows for (name, _), rows in curves_of(results).items() if name == method]
+    """Return where, mean and standard deviation over the seeds that did not diverge."""
+    runs = [rows for (name, _), rows in complete_curves(results).items() if name == method]
     length = min((len(rows) for rows in runs), default=0)
-    column = "epoch" if horizontal == "epochs" else "seconds"
-    across = np.array([[row[column] for row in rows[:length]] for rows in runs], dtype=float)
+    across = np.array([[row[_column(horizontal)] for row in rows[:length]] for rows in runs], dtype=float)
     values = np.array([[row[measure] for row in rows[:length]] for rows in runs], dtype=float)
     if not values.size:
         return np.empty(0), np.empty(0), np.empty(0)
@@ -134,14 +160,25 @@ def _curve(results: Sequence[Row], method: str, measure: str, horizontal: str) -
 
 
 def _finish(figure: Figure, config: dict[str, Any], title: str, notes: Sequence[str]) -> None:
-    handles, labels = figure.axes[0].get_legend_handles_labels()
-    columns = math.ceil(len(labels) / math.ceil(len(labels) / 4)) if labels else 1
-    figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=4.0)
+    _add_legend(figure)
     seeds = len(config["seeds"])
     band = f"mean and one standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     lines = [title, f"{band}, batch size {config['batch_size']}, learning rate {config['lr'] or 'of each method'}"]
     letters = int(11.0 * figure.get_figwidth())
     figure.suptitle("\n".join(textwrap.fill(line, letters) for line in [*lines, *notes]), fontsize=10)
+
+
+def _add_legend(figure: Figure) -> None:
+    """Put the legend below, in as many columns as fit; names that do not fit at all are broken."""
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    letters = int(11.0 * figure.get_figwidth())
+    labels = [textwrap.fill(label, letters - 12) for label in labels]
+    longest = max((len(line) for label in labels for line in label.split("\n")), default=0)
+    columns = max(1, min(4, letters // (longest + 8)))
+    rows = math.ceil(len(labels) / columns)
+    columns = math.ceil(len(labels) / rows) if labels else 1
+    figure.set_figheight(figure.get_figheight() + 0.2 * max(0, rows - 2))  # the panels keep their height
+    figure.legend(handles, labels, loc="outside lower center", ncols=columns, handlelength=4.0)
 
 
 def save(figure: Figure, folder: Path, name: str) -> list[Path]:

@@ -2,7 +2,7 @@
 
 Colors are those of Okabe and Ito, which the color-blind can tell apart. Dashes and markers differ too, so that a
 black-and-white print will do. The page has the same colors and dashes by number, as the classes c0–c7 and d0–d7 of its
-style sheet, where they also fit a dark ground.
+style sheet; gray stands in for yellow, which white paper swallows.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 COLORS = ("#000000", "#E69F00", "#56B4E9", "#009E73", "#999999", "#0072B2", "#D55E00", "#CC79A7")
+# The same on a dark ground.
+DARK_COLORS = ("#F2F2F2", "#E69F00", "#56B4E9", "#00B383", "#9C9C9C", "#3A9BE0", "#F0732A", "#CC79A7")
 # As in the style sheet: lengths of strokes and gaps, in widths of the line.
 DASHES: tuple[Any, ...] = (
     "-",

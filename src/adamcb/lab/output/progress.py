@@ -6,14 +6,9 @@ import math
 import time
 
 from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn
 from rich.progress import Progress as Bars
+from rich.text import Text
 
 from adamcb.lab.runs.run import Progress
 from adamcb.lab.runs.workers import Event, Finished, Note
@@ -26,6 +21,42 @@ def make_display(console: Console, *, num_runs: int, epochs: int) -> BarDisplay 
     return BarDisplay(console, num_runs, epochs) if console.is_terminal else LineDisplay(console, num_runs, epochs)
 
 
+def counted(number: int, word: str) -> str:
+    """Return a number with its noun.
+
+    Example:
+        >>> counted(1, "epoch"), counted(3, "epoch")
+        ('1 epoch', '3 epochs')
+    """
+    return f"{number} {word}{'' if number == 1 else 's'}"
+
+
+def duration(seconds: float) -> str:
+    """Return how long something takes, as people say it.
+
+    Example:
+        >>> duration(9.6), duration(75), duration(7300)
+        ('10 s', '1 min 15 s', '2 h 1 min')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+class _TimeLeft(ProgressColumn):
+    """How long the rest takes, and only that: a clock that counts up would be read as what is left."""
+
+    max_refresh = 0.5
+
+    def render(self, task: Task) -> Text:
+        """Return the text of one bar."""
+        left = None if task.finished else task.time_remaining
+        return Text("" if left is None else f"{duration(left)} left", style="progress.remaining")
+
+
 class BarDisplay:
     """One bar for all runs, and one for each run that is going on."""
 
@@ -35,13 +66,11 @@ class BarDisplay:
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
             TextColumn("{task.fields[state]}"),
-            TimeElapsedColumn(),
-            TextColumn("left"),
-            TimeRemainingColumn(),
+            _TimeLeft(),
             console=console,
             transient=True,
         )
-        self._all = self._bars.add_task(f"{num_runs} runs", total=None, state="")
+        self._all = self._bars.add_task(counted(num_runs, "run"), total=None, state="")
         self._tasks: dict[tuple[str, int], TaskID] = {}
         self._notes: set[str] = set()
         self._steps: dict[tuple[str, int], int] = {}
@@ -106,18 +135,22 @@ class LineDisplay:
             self._print(event.text)
 
     def _say(self, event: Progress, what: str) -> None:
-        self._print(
-            f"[{self._done}/{self.num_runs}] {event.method} seed {event.seed} {what}, step {event.step}/"
-            f"{event.total_steps}, loss {event.loss:.4f}, {self._time_left(event.total_steps)}"
-        )
+        parts = [
+            f"[{self._done}/{self.num_runs}] {event.method} seed {event.seed} {what}",
+            f"step {event.step}/{event.total_steps}",
+            "" if math.isnan(event.loss) else f"loss {event.loss:.4f}",
+            self._time_left(event.total_steps),
+        ]
+        self._print(", ".join(part for part in parts if part))
 
     def _time_left(self, total_steps: int) -> str:
-        """Return how long the rest takes at the pace so far."""
+        """Return how long the rest takes at the pace so far; nothing before there is a pace, or when all is done."""
         made = sum(event.step - self._first[run] for run, event in self._latest.items())
         missing = sum(total_steps - event.step for event in self._latest.values())
         missing += (self.num_runs - len(self._latest)) * total_steps
-        elapsed = time.monotonic() - self._start
-        return f"{elapsed:.0f} s, {missing * elapsed / made if made else math.nan:.0f} s left"
+        if not made or not missing:
+            return ""
+        return f"{duration(missing * (time.monotonic() - self._start) / made)} left"
 
     def _print(self, text: str) -> None:
         self._last = time.monotonic()

@@ -9,24 +9,27 @@ from typing import Any
 from rich.table import Table
 
 from adamcb.lab.experiment import title_of
+from adamcb.lab.output.progress import counted
 from adamcb.lab.results.columns import Measure, Row, measures_of
 from adamcb.lab.results.summary import baseline_of
 
 # Columns of a terminal that hold the whole table.
-WIDE = 165
+WIDE = 180
+_SECONDS = ("seconds", "wall seconds")
 
 
 def terminal_tables(summary: Sequence[Row], config: dict[str, Any], width: int) -> list[Table]:
     """Return the summary for a terminal: one table, or several under one another where `width` is too small for it.
 
-    The final values are above, the best ones below them.
+    The final values are above, and below them the best ones where an earlier epoch was better.
     """
-    length = f"{config['epochs']} epochs" if config["max_steps"] is None else f"at most {config['max_steps']} steps"
+    length, most = counted(config["epochs"], "epoch"), config["max_steps"]
+    length = length if most is None else f"at most {counted(most, 'step')}"
     title = f"{title_of(config)}: {length}, {_seeds(config)}"
     measures = measures_of(config)
     columns = {measure.title: [_final_and_best(record, measure) for record in summary] for measure in measures}
     times = [_time_cells(record) for record in summary]
-    columns |= dict(zip(("seconds", *_to_baseline(config)), map(list, zip(*times, strict=True)), strict=True))
+    columns |= dict(zip((*_SECONDS, *_to_baseline(config)), map(list, zip(*times, strict=True)), strict=True))
     tables = []
     for group in _groups(list(columns), len(measures), width):
         table = Table(title=title if not tables else None)
@@ -49,13 +52,14 @@ def _groups(headings: list[str], num_measures: int, width: int) -> list[list[str
 
 
 def _final_and_best(record: Row, measure: Measure) -> str:
-    return f"{_cell(record, measure, 'final')}\nbest {_cell(record, measure, 'best')}"
+    final, best = (_cell(record, measure, when) for when in ("final", "best"))
+    return final if final == best else f"{final}\nbest {best}"
 
 
 def markdown_table(summary: Sequence[Row], config: dict[str, Any]) -> str:
     """Return the summary as a Markdown table."""
     columns = [(measure, when) for measure in measures_of(config) for when in ("final", "best")]
-    headings = ["method", *(f"{when} {measure.title}" for measure, when in columns), "seconds", *_to_baseline(config)]
+    headings = ["method", *(f"{when} {measure.title}" for measure, when in columns), *_SECONDS, *_to_baseline(config)]
     lines = [f"| {' | '.join(headings)} |", "|---" * len(headings) + "|"]
     for record in summary:
         cells = [_cell(record, measure, when) for measure, when in columns]
@@ -65,7 +69,7 @@ def markdown_table(summary: Sequence[Row], config: dict[str, Any]) -> str:
 
 def _label(record: Row, config: dict[str, Any]) -> str:
     label = config["labels"][record["method"]]
-    missing = len(config["seeds"]) - record["runs"]
+    missing = record["diverged_runs"]
     return label if missing == 0 else f"{label} ({missing} of {len(config['seeds'])} diverged)"
 
 
@@ -88,8 +92,8 @@ def number(value: float, measure: Measure) -> str:
 
 def _time_cells(record: Row) -> list[str]:
     if record["seconds"] is None:
-        return ["–", "–", "–"]
-    cells = [f"{record['seconds']:.1f}"]
+        return ["–"] * 4
+    cells = [f"{record['seconds']:.1f}", f"{record['wall_seconds']:.1f}"]
     if record["steps_to_baseline"] is None:
         return [*cells, "not reached", "not reached"]
     share = "" if record["reached_baseline"] == record["runs"] else f" ({record['reached_baseline']}/{record['runs']})"
@@ -102,15 +106,17 @@ def _to_baseline(config: dict[str, Any]) -> list[str]:
 
 
 def _seeds(config: dict[str, Any]) -> str:
-    count = len(config["seeds"])
-    return f"{count} seed{'s' if count > 1 else ''}"
+    return counted(len(config["seeds"]), "seed")
 
 
 def _caption(config: dict[str, Any]) -> str:
     label = config["labels"][baseline_of(config["methods"])]
+    several = len(config["seeds"]) > 1
+    spread = f"Mean ± one standard deviation over {_seeds(config)}. " if several else ""
     return (
-        f"Mean ± one standard deviation over {_seeds(config)}. The last columns: until the training loss was first at "
-        f"or below the final one of {label} with the same seed, looked at once an epoch."
+        f"{spread}Runs that diverged count nowhere. Seconds are the "
+        f"processor's, or an accelerator's; wall seconds go by the clock on the wall. The last columns: until the "
+        f"training loss was first at or below the final one of {label} with the same seed, looked at once an epoch."
     )
 
 

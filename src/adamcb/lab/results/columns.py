@@ -17,13 +17,13 @@ IMAGE_METRICS = metrics.as_config({"accuracy": metrics.accuracy})
 SPLITS = {"train": "training", "test": "test"}
 # Columns that hold text, and columns that hold whole numbers. Everything else is a float.
 NAMES = ("method", "sweep", "condition", "task", "diverged")
-COUNTS = ("seed", "epoch", "epochs", "step", "steps", "samples", "num_samples", "batch_size")
+COUNTS = ("seed", "epoch", "epochs", "step", "steps", "samples", "num_samples", "batch_size", "runs", "diverged_runs")
 # Quantiles of the inclusion probabilities, in units of uniform sampling's K/n.
 QUANTILES = {"prob_min": 0.0, "prob_q10": 0.1, "prob_q50": 0.5, "prob_q90": 0.9, "prob_q99": 0.99, "prob_max": 1.0}
 METER_READINGS = ("second_moment", "effective_sample_size", "coverage", "largest_weight")
 READINGS = (*METER_READINGS, *QUANTILES)
 SELECTION_COLUMNS = ("method", "seed", "epoch", "step", *READINGS, "samples")
-# What is known of the samples that a run chose most often.
+# What is known of the samples that come with a picture, the most suspicious first. `loss`: the mean over training.
 PICTURE_FIELDS = ("index", "count", "label", "prediction", "loss", "image")
 
 
@@ -79,6 +79,9 @@ def measures_of(config: Mapping[str, Any]) -> list[Measure]:
 
 
 def result_columns(config: Mapping[str, Any]) -> list[str]:
-    """Return the columns of results.csv."""
+    """Return the columns of results.csv.
+
+    `seconds` are the processor's (see `Clock`). `diverged` says when and why a run did, in all its rows.
+    """
     names = [measure.name for measure in measures_of(config)]
-    return ["method", "seed", "epoch", "step", "seconds", *names]
+    return ["method", "seed", "epoch", "step", "seconds", *names, "wall_seconds", "diverged"]

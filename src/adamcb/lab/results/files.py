@@ -1,41 +1,28 @@
-"""Files of a result folder, written whole or not at all. Numbers are read back exactly."""
+"""Files of a result folder, written whole or not at all. Numbers are read back exactly.
+
+What is read again is checked first. A JSON file begins with a digest of its content. CSV files stay plain: their
+digests are in the file SHA256SUMS of the folder, which `sha256sum --check SHA256SUMS` understands.
+"""
 
 from __future__ import annotations
 
-import contextlib
 import csv
+import hashlib
 import io
-import json
-import os
-import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+import re
+import zipfile
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
+
+from adamcb._files import check_archive, digest_of, json_bytes, json_content, new_save_id, seal_archive, whole_file
 from adamcb.lab.errors import LabError
 from adamcb.lab.results.columns import COUNTS, NAMES, Row
 
-# How the name of a file begins while it is being written.
-UNFINISHED = ".unfinished-"
-
-
-@contextlib.contextmanager
-def whole_file(path: Path) -> Iterator[Path]:
-    """Give a place to write to, beside `path`, which takes the name of `path` once all is written."""
-    handle, name = tempfile.mkstemp(prefix=UNFINISHED, suffix=path.suffix, dir=path.parent)
-    os.close(handle)
-    written = Path(name)
-    try:
-        yield written
-        with written.open("rb+") as file:
-            os.fsync(file.fileno())
-        mask = os.umask(0)
-        os.umask(mask)
-        written.chmod(0o666 & ~mask)  # mkstemp lets nobody else read
-        written.replace(path)
-    except BaseException:
-        written.unlink(missing_ok=True)
-        raise
+SUMS = "SHA256SUMS"
+_SUM = re.compile("([0-9a-f]{64})  (.+)")
 
 
 def write_text(path: Path, text: str) -> None:
@@ -44,9 +31,17 @@ def write_text(path: Path, text: str) -> None:
         place.write_text(text, encoding="utf-8")
 
 
-def write_json(path: Path, content: Any) -> None:
+def write_json(path: Path, content: dict[str, Any]) -> None:
     """Write a JSON file whole or not at all. Numbers are read back exactly."""
-    write_text(path, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    with whole_file(path) as place:
+        place.write_bytes(json_bytes(content))
+
+
+def write_arrays(path: Path, **arrays: np.ndarray) -> None:
+    """Write an npz file whole or not at all."""
+    with whole_file(path) as place:
+        np.savez_compressed(place, **cast(Any, arrays))
+        seal_archive(place, new_save_id())
 
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> None:
@@ -55,19 +50,64 @@ def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> None:
     writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
+    new, known = hashlib.sha256(text.getvalue().encode()).hexdigest(), _read_sums(path.parent)
+    # Stopped at any moment, the folder has the digest of the file that is there.
+    _write_sums(path.parent, {**known, path.name: [*known.get(path.name, []), new]})
     write_text(path, text.getvalue())
+    _write_sums(path.parent, {**known, path.name: [new]})
 
 
-def read_json(path: Path) -> Any:
+def read_json(path: Path) -> dict[str, Any]:
     """Return what a JSON file holds, or raise `LabError` if it is damaged."""
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return json_content(path.read_bytes())
     except ValueError as error:
-        raise LabError(f"{path} is damaged: {error}.") from error
+        raise LabError(f"{path} is damaged: {error}") from error
+
+
+def read_arrays(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return these arrays of an npz file, or raise `LabError` if it is damaged."""
+    try:
+        with path.open("rb") as file:
+            check_archive(file)
+            with np.load(file, allow_pickle=False) as arrays:
+                return {name: arrays[name] for name in names}
+    except (OSError, ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise LabError(f"{path} is damaged: {error}") from error
+
+
+def check_csv(path: Path) -> None:
+    """Raise `LabError` if the folder has digests, and that of a CSV file is another one."""
+    known = _read_sums(path.parent)
+    lost = [name for name in known if not (path.parent / name).is_file()]
+    if lost:
+        raise LabError(f"{path.parent / SUMS} is damaged, or {lost[0]} was removed: it is listed, and not there.")
+    if path.name in known and digest_of(path) not in known[path.name]:
+        raise LabError(f"{path} is damaged: its content is not what was written, the SHA-256 digest differs.")
+
+
+def _read_sums(folder: Path) -> dict[str, list[str]]:
+    """Return the digests that each file of a folder may have. There are two while a file is being replaced."""
+    known: dict[str, list[str]] = {}
+    if not (folder / SUMS).is_file():
+        return known
+    *lines, end = (folder / SUMS).read_bytes().decode(errors="replace").split("\n")
+    for line in [*lines, *filter(None, [end])]:
+        found = None if end else _SUM.fullmatch(line)
+        if found is None:
+            raise LabError(f"{folder / SUMS} is damaged: it must have lines of a digest, two spaces, and a name.")
+        known.setdefault(found[2], []).append(found[1])
+    return known
+
+
+def _write_sums(folder: Path, known: dict[str, list[str]]) -> None:
+    lines = (f"{digest}  {name}\n" for name, digests in known.items() for digest in digests)
+    write_text(folder / SUMS, "".join(lines))
 
 
 def read_csv(path: Path) -> list[Row]:
     """Return the rows of a CSV file of the lab, with numbers as numbers and empty cells as None."""
+    check_csv(path)
     with path.open(newline="", encoding="utf-8") as file:
         return [{name: _parse(name, cell) for name, cell in row.items()} for row in csv.DictReader(file)]
 

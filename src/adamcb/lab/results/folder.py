@@ -9,10 +9,11 @@ import contextlib
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from adamcb._files import DRAFT, sweep
 from adamcb.lab.errors import LabError
 from adamcb.lab.experiment import COMPARED, option_of
 from adamcb.lab.results.columns import Row
-from adamcb.lab.results.files import UNFINISHED, read_json, write_json
+from adamcb.lab.results.files import read_json, write_json
 
 try:
     import fcntl
@@ -49,8 +50,8 @@ class ResultFolder:
 
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
         self.path, self.config = path, config
-        self._refuse_others()
         try:
+            self._refuse_others()
             (path / RUNS).mkdir(parents=True, exist_ok=True)
             with contextlib.ExitStack() as on_error:
                 self._lock = on_error.enter_context((path / RUNS / "lock").open("w"))
@@ -88,9 +89,8 @@ class ResultFolder:
 
     def _sweep(self) -> None:
         """Remove what a killed process was writing."""
-        for pattern in (f"**/{UNFINISHED}*", f"{RUNS}/*/.checkpoint.pt.*.tmp"):
-            for leftover in self.path.glob(pattern):
-                leftover.unlink(missing_ok=True)
+        for folder in {leftover.parent for leftover in self.path.glob(f"**/{DRAFT}*")}:
+            sweep(folder)
 
     def close(self) -> None:
         """Let others write."""
@@ -110,7 +110,8 @@ class ResultFolder:
         for method in self.config["methods"]:
             for seed in self.config["seeds"]:
                 done = read_json(self.run(method, seed) / "done.json")
-                found.results.extend({"method": method, "seed": seed, **row} for row in done["results"])
+                named = {"method": method, "seed": seed, "diverged": done["diverged"]}
+                found.results.extend({**named, **row} for row in done["results"])
                 found.selection.extend({"method": method, "seed": seed, **row} for row in done["selection"])
                 chosen, drawn = found.batches.get(method, (0, 0))
                 found.batches[method] = (chosen + done["num_chosen"], drawn + done["num_draws"])

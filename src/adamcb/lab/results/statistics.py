@@ -16,7 +16,7 @@ from scipy import stats
 
 from adamcb.lab.results.columns import Row
 
-CLOCKS = {"wall": "seconds", "cpu": "cpu_seconds"}
+CLOCKS = {"wall": "wall_seconds", "cpu": "seconds"}
 CONFIDENCE = 0.95
 
 

@@ -19,16 +19,19 @@ BASELINE = "adam"
 # What a run is asked for until it is where the baseline ends: the word, and the column of its rows.
 TO_BASELINE = {"steps": "step", "samples": "samples", "seconds": "seconds"}
 
+COSTS = ("samples", "seconds", "wall_seconds")
+
 Curves = dict[tuple[str, int], list[Row]]
 
 
 def summary_columns(config: Mapping[str, Any]) -> list[str]:
     """Return the columns of summary.csv."""
     measured = [f"{when}_{measure.name}" for measure in measures_of(config) for when in ("final", "best")]
-    with_spread = [*measured, "samples", "seconds"]
+    with_spread = [*measured, *COSTS]
     return [
         "method",
         "runs",
+        "diverged_runs",
         *(f"{name}{suffix}" for name in with_spread for suffix in ("", "_std")),
         "reached_baseline",
         *(f"{name}_to_baseline" for name in TO_BASELINE),
@@ -49,10 +52,15 @@ def baseline_of(methods: Sequence[str]) -> str:
 
 
 def complete_curves(results: Sequence[Row]) -> Curves:
-    """Return the rows of every run that made all its steps; those that diverged ended early."""
-    curves = curves_of(results)
-    last = max(row["step"] for row in results)
+    """Return the rows of every run that made all its steps and did not diverge."""
+    last = max((row["step"] for row in results), default=0)
+    curves = curves_of([row for row in results if not row.get("diverged")])
     return {run: rows for run, rows in curves.items() if rows[-1]["step"] == last}
+
+
+def all_diverged(summary: Sequence[Row]) -> bool:
+    """Return whether no run of a comparison came to its end."""
+    return not any(record["runs"] for record in summary)
 
 
 def first_at(rows: Sequence[Row], target: float) -> Row | None:
@@ -63,7 +71,7 @@ def first_at(rows: Sequence[Row], target: float) -> Row | None:
 def summarize(results: Sequence[Row], config: Mapping[str, Any]) -> list[Row]:
     """Return one record for each method, with `summary_columns`; None where there is nothing to say.
 
-    A run that ended early, because it diverged, counts in none of them.
+    A run that diverged counts in `diverged_runs` and in nothing else.
     """
     curves = complete_curves(results)
     baseline = baseline_of(config["methods"])
@@ -73,12 +81,12 @@ def summarize(results: Sequence[Row], config: Mapping[str, Any]) -> list[Row]:
 
 def _summarize_method(method: str, curves: Curves, targets: dict[int, float], config: Mapping[str, Any]) -> Row:
     runs = {seed: rows for (name, seed), rows in curves.items() if name == method}
-    record: Row = {"method": method, "runs": len(runs)}
+    record: Row = {"method": method, "runs": len(runs), "diverged_runs": len(config["seeds"]) - len(runs)}
     for measure in measures_of(config):
         name = measure.name
         record |= _moments(f"final_{name}", [rows[-1][name] for rows in runs.values()])
         record |= _moments(f"best_{name}", [measure.best([row[name] for row in rows]) for rows in runs.values()])
-    for name in ("samples", "seconds"):
+    for name in COSTS:
         record |= _moments(name, [rows[-1][name] for rows in runs.values()])
     hits = [first_at(rows, targets[seed]) for seed, rows in runs.items() if seed in targets]
     hits = [row for row in hits if row is not None]

@@ -44,11 +44,16 @@ class Against:
 def verdict(results: Sequence[Row], config: Mapping[str, Any], batches: Mapping[str, tuple[int, int]]) -> str:
     """Return one sentence for each method but the baseline; an empty string if there is no other.
 
+    A run that diverged is compared with nothing. A method that diverged more often than the baseline is not advised.
+
     Args:
         results: The rows of results.csv.
         config: config.json.
         batches: By method, how many batches were chosen, and how many were drawn.
     """
+    curves = complete_curves(results)
+    if not curves:
+        return "Every run diverged, so there is nothing to compare. Try a lower learning rate: --lr."
     baseline = baseline_of(config["methods"])
     others = [method for method in config["methods"] if method != baseline]
     return "\n".join(_sentence(method, baseline, results, config, batches.get(method)) for method in others)
@@ -62,9 +67,14 @@ def _sentence(
     batches: tuple[int, int] | None,
 ) -> str:
     label, other = config["labels"][method], config["labels"][baseline]
+    lost, lost_by_baseline = (_diverged(name, results, config) for name in (method, baseline))
     found = compare_with(method, baseline, results, config)
     if found is None:
-        return f"{label}: no run can be compared with one of {other}; see the notes."
+        who = next(
+            (config["labels"][name] for name, runs in ((method, lost), (baseline, lost_by_baseline)) if runs), ""
+        )
+        why = f": {who} diverged" if who else "; see the notes"
+        return f"{label}: no run can be compared with one of {other}{why}."
     if batches is not None and method in config.get("chooses", ()) and batches[0] == 0:
         return f"{label} chose 0 of {batches[1]} batches: it has no effect here."
     if found.reached is not None:
@@ -74,7 +84,14 @@ def _sentence(
         ratio = math.exp(found.loss.mean)
         text = f"{label} ended at {ratio:.2f} times {other}'s training loss, on {100 * found.samples:.0f} % of the "
         text += f"samples and in {found.seconds:.2f} of the time"
+    if lost > lost_by_baseline:
+        return f"{text}, {_difference(found)}, but {lost} of its {len(config['seeds'])} runs diverged: not here."
     return f"{text}, {_difference(found)}: {_advice(found)}."
+
+
+def _diverged(method: str, results: Sequence[Row], config: Mapping[str, Any]) -> int:
+    """Return how many runs of a method did not come to their end."""
+    return len(config["seeds"]) - sum(name == method for name, _ in complete_curves(results))
 
 
 def compare_with(method: str, baseline: str, results: Sequence[Row], config: Mapping[str, Any]) -> Against | None:

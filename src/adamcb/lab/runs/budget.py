@@ -27,7 +27,14 @@ from adamcb.lab.experiment import Experiment
 from adamcb.lab.methods import METHODS, RIVALS, Method
 from adamcb.lab.methods.rivals import InfoBatch
 from adamcb.lab.results.columns import Row, column_of
-from adamcb.lab.runs.building import build_trainer, initial_model, train_batch, warm_up
+from adamcb.lab.runs.building import (
+    build_trainer,
+    initial_model,
+    learning_rates,
+    set_learning_rates,
+    train_batch,
+    warm_up,
+)
 from adamcb.lab.runs.clock import Clock
 from adamcb.lab.runs.evaluation import evaluate
 from adamcb.lab.runs.watch import Watch
@@ -89,7 +96,7 @@ def run_budget(name: str, task: Task, *, epochs: int, fraction: float, seed: int
     plan = make_plan(name, task, epochs, fraction, seed)
     # One optimizer for all, so that nothing but the choice of batches differs.
     experiment = Experiment(
-        batch_size=plan.batch_size, epochs=epochs, optimizer=task.optimizer, schedule="cosine", lr=lr
+        batch_size=plan.batch_size, epochs=epochs, optimizer=task.optimizer or "adam", schedule="cosine", lr=lr
     ).completed(task)
     warm_up(experiment, plan.method, plan.task)
     model = initial_model(task, seed, experiment.device)
@@ -102,13 +109,14 @@ def run_budget(name: str, task: Task, *, epochs: int, fraction: float, seed: int
             row |= _measure(task, model)
         except FloatingPointError as error:
             row["diverged"] = str(error)
-    row |= {"steps": watch.num_draws, "samples": watch.samples_drawn, **clock.read()}
+    row |= {"steps": watch.num_draws, "samples": watch.samples_drawn}
+    row |= {"seconds": clock.wall_seconds, "cpu_seconds": clock.seconds}
     return row
 
 
 def _train(plan: Plan, trainer: AdamCB, clock: Clock) -> None:
     """Train to the end of the schedule, on the clock."""
-    (lr,) = (group["lr"] for group in trainer.optimizer.param_groups)
+    rates = learning_rates(trainer)
     batches = itertools.chain.from_iterable(itertools.repeat(trainer))
     trainer.model.train()
     clock.start()
@@ -116,9 +124,8 @@ def _train(plan: Plan, trainer: AdamCB, clock: Clock) -> None:
         progress = _progress(plan, trainer, done)
         if progress >= 1.0:
             break
-        for group in trainer.optimizer.param_groups:
-            group["lr"] = lr * cosine(progress, 1.0)
-        train_batch(trainer, plan.task, trainer.model, next(batches))
+        set_learning_rates(trainer, rates, cosine(progress, 1.0))
+        train_batch(trainer, plan.task, plan.method, trainer.model, next(batches))
     clock.stop()
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.optim import Optimizer
 from torch.utils.data import Subset
 
 from adamcb import AdamCB, AdaptiveLoader, CombinatorialBandit, SelectedBatch, Selection
 from adamcb._seeds import derived_seed
+from adamcb.lab.errors import LabError
 from adamcb.lab.experiment import Experiment
 from adamcb.lab.methods import BUILDERS, Method
 from adamcb.lab.methods.rivals import Scorer
 from adamcb.lab.seeds import INITIAL_MODEL, SELECTION
-from adamcb.lab.tasks.task import Task
+from adamcb.lab.tasks.task import Task, fetch, to_device
 from adamcb.training import Observer, Ranks
 
 
@@ -37,16 +37,16 @@ def among_ranks(model: nn.Module, ranks: Ranks) -> nn.Module:
 
 
 def build_selection(
-    experiment: Experiment, method: Method, num_samples: int, seed: int, *, scorer: Scorer | None = None
+    experiment: Experiment, method: Method, task: Task, model: nn.Module, seed: int
 ) -> Selection | None:
     """Return a method's selection, with random numbers that the seed decides; None: as `AdamCB` comes."""
+    num_samples = len(task.train)
     exploration = method.exploration if experiment.exploration is None else experiment.exploration
     settings: dict[str, Any] = {"generator": torch.Generator().manual_seed(derived_seed(seed, SELECTION))}
     if exploration is not None:
         settings["exploration"] = exploration
     if method.selection is not None:
-        known = {"total_steps": experiment.total_steps(num_samples), "scorer": scorer}
-        needed = {name: known[name] for name in method.needs}
+        needed = {name: _NEEDED[name](experiment, task, model) for name in method.needs}
         return method.selection(num_samples, experiment.batch_size, **settings, **needed)
     if exploration is None:
         return None
@@ -54,6 +54,37 @@ def build_selection(
     kind: Any = type(default_selection(num_samples, experiment.batch_size))
     smallest = _min_batch_size(experiment, method)
     return kind(num_samples, experiment.batch_size, min_batch_size=smallest, **settings)
+
+
+def labels_of(task: Task) -> np.ndarray:
+    """Return int64[n], the class of every training sample: the last part of it.
+
+    Raises:
+        LabError: That is not a whole number for each sample.
+    """
+    batch = fetch(task.train, range(len(task.train)))
+    labels = batch[-1] if isinstance(batch, (list, tuple)) and len(batch) > 1 else None
+    if not isinstance(labels, Tensor) or labels.dim() != 1 or not bool((labels == labels.long()).all()):
+        raise LabError(f"`train` of {task.name} must have samples that end with a class, for a method that needs it.")
+    return labels.long().numpy()
+
+
+def _losses_of(task: Task, model: nn.Module, device: str) -> Callable[[np.ndarray], np.ndarray]:
+    def losses(indices: np.ndarray) -> np.ndarray:
+        batch = to_device(fetch(task.train, indices.tolist()), device)
+        with torch.no_grad():
+            return task.losses(model, batch).double().cpu().numpy()
+
+    return losses
+
+
+# How to make what a selection may need.
+_NEEDED: dict[str, Callable[[Experiment, Task, nn.Module], Any]] = {
+    "total_steps": lambda experiment, task, model: experiment.total_steps(len(task.train)),
+    "scorer": lambda experiment, task, model: Scorer(model, task.train, experiment.device),
+    "losses": lambda experiment, task, model: _losses_of(task, model, experiment.device),
+    "labels": lambda experiment, task, model: labels_of(task),
+}
 
 
 def default_selection(num_samples: int, batch_size: int) -> Selection:
@@ -66,16 +97,19 @@ def _min_batch_size(experiment: Experiment, method: Method) -> int | None:
     """Return how small batches may become; it is for `AdamCB`'s own selection only."""
     if method.selection is not None:
         return None
-    return experiment.min_batch_size if method.min_batch_size is None else method.min_batch_size
+    if method.min_batch_size is None:
+        return experiment.min_batch_size
+    assert experiment.batch_size is not None
+    return min(method.min_batch_size, experiment.batch_size)
 
 
-def scores_of(experiment: Experiment, method: Method) -> Any:
-    """Return what the selection learns from; None: as `AdamCB` comes, from norms of gradients."""
-    return experiment.scores if method.scores is None else method.scores
+def scores_of(experiment: Experiment, method: Method, task: Task) -> Any:
+    """Return what the selection learns from: as the method says, or the experiment, or the task; None: nobody does."""
+    return next((each.scores for each in (method, experiment, task) if each.scores is not None), None)
 
 
-def build_optimizer(experiment: Experiment, method: Method, task: Task, model: nn.Module) -> Optimizer:
-    """Return the optimizer: the experiment's, if it has one and the method is not about its own."""
+def build_optimizer(experiment: Experiment, method: Method, task: Task, model: nn.Module) -> Any:
+    """Return the optimizer: the experiment's, if it has one and the method is not about its own. Muon is a tuple."""
     asked = experiment.optimizer is not None and not method.keeps_optimizer
     build = BUILDERS[experiment.optimizer] if asked and experiment.optimizer is not None else method.optimizer
     lr = next(value for value in (experiment.lr, method.lr, task.lr) if value is not None)
@@ -95,10 +129,9 @@ def build_trainer(
 ) -> AdamCB:
     """Return the trainer of a run. The experiment must be complete."""
     assert experiment.batch_size is not None
-    scorer = Scorer(model, task.train, experiment.device) if "scorer" in method.needs else None
-    selection = build_selection(experiment, method, len(task.train), seed, scorer=scorer)
+    selection = build_selection(experiment, method, task, model, seed)
     options: dict[str, Any] = {"observers": observers, "seed": derived_seed(seed, SELECTION)}
-    scores = scores_of(experiment, method)
+    scores = scores_of(experiment, method, task)
     if scores is not None:
         options["scores"] = scores
     if selection is None:
@@ -107,9 +140,22 @@ def build_trainer(
     return AdamCB(model, task.train, experiment.batch_size, selection=selection, optimizer=optimizer, **options)
 
 
-def train_batch(trainer: AdamCB, task: Task, model: nn.Module, batch: SelectedBatch) -> Tensor:
+def learning_rates(trainer: AdamCB) -> list[float]:
+    """Return the learning rate of every group of parameters, as it is now."""
+    return [group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups]
+
+
+def set_learning_rates(trainer: AdamCB, rates: Sequence[float], factor: float) -> None:
+    """Set the learning rate of every group to a factor times what `learning_rates` returned at the start."""
+    groups = (group for optimizer in trainer.optimizers for group in optimizer.param_groups)
+    for group, rate in zip(groups, rates, strict=True):
+        group["lr"] = rate * factor
+
+
+def train_batch(trainer: AdamCB, task: Task, method: Method, model: nn.Module, batch: SelectedBatch) -> Tensor:
     """Make one step, and return the weighted loss."""
-    return trainer.step(task.losses(model, batch.data))
+    losses = task.losses(model, batch.data)
+    return trainer.step(losses if method.loss is None else method.loss(losses))
 
 
 def warm_up(experiment: Experiment, method: Method, task: Task) -> None:
@@ -125,7 +171,7 @@ def warm_up(experiment: Experiment, method: Method, task: Task) -> None:
     with build_trainer(small, replace(method, min_batch_size=None), few, model, 0) as trainer:
         for _ in range(2):  # epochs: some methods choose from the second on
             for batch in trainer:
-                train_batch(trainer, few, called, batch)
+                train_batch(trainer, few, method, called, batch)
     _draw_by_weight(size)
 
 

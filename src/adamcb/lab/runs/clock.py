@@ -1,4 +1,4 @@
-"""The clock of a run: the wall's, and the processor time of this process."""
+"""The clock of a run: processor time, which the evidence uses, and the wall's."""
 
 from __future__ import annotations
 
@@ -8,29 +8,33 @@ import time
 class Clock:
     """Adds up the time between `start` and `stop`.
 
+    Args:
+        accelerator: Whether something else than the processor computes; only the wall's clock knows of its time.
+
     Attributes:
-        seconds: By the wall.
-        cpu_seconds: Of this process's threads together. It does not grow while others have the processor, so on a
-            shared machine it is the fairer one; it knows nothing of an accelerator's time.
+        seconds: Of this process's threads together. They do not grow while others have the processor, so on a shared
+            machine they are the fairer ones. With an accelerator: by the wall.
+        wall_seconds: By the wall.
     """
 
-    def __init__(self) -> None:
-        self.seconds = self.cpu_seconds = 0.0
-        self._start = self._cpu_start = 0.0
+    def __init__(self, *, accelerator: bool = False) -> None:
+        self.seconds = self.wall_seconds = 0.0
+        self._processor = time.perf_counter if accelerator else time.process_time
+        self._start = self._wall_start = 0.0
 
     def start(self) -> None:
         """Go on from here."""
-        self._start, self._cpu_start = time.perf_counter(), time.process_time()
+        self._wall_start, self._start = time.perf_counter(), self._processor()
 
     def stop(self) -> None:
         """Add what passed since `start`."""
-        self.seconds += time.perf_counter() - self._start
-        self.cpu_seconds += time.process_time() - self._cpu_start
+        self.seconds += self._processor() - self._start
+        self.wall_seconds += time.perf_counter() - self._wall_start
 
     def read(self) -> dict[str, float]:
         """Return what was added up, as it stands in a row of results."""
-        return {"seconds": self.seconds, "cpu_seconds": self.cpu_seconds}
+        return {"seconds": self.seconds, "wall_seconds": self.wall_seconds}
 
     def set(self, readings: dict[str, float]) -> None:
         """Go on from `readings`."""
-        self.seconds, self.cpu_seconds = readings["seconds"], readings["cpu_seconds"]
+        self.seconds, self.wall_seconds = readings["seconds"], readings["wall_seconds"]

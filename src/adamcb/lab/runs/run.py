@@ -8,18 +8,24 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 
 from adamcb._seeds import derived_seed
 from adamcb.lab.errors import Interrupted
 from adamcb.lab.experiment import Experiment
 from adamcb.lab.methods import Method, get_method
-from adamcb.lab.results import Row, read_json, run_folder, whole_file, write_json
+from adamcb.lab.results import Row, read_json, run_folder, write_arrays, write_json
 from adamcb.lab.results.columns import column_of
-from adamcb.lab.runs.building import among_ranks, build_trainer, initial_model, scores_of, train_batch
+from adamcb.lab.runs.building import (
+    among_ranks,
+    build_trainer,
+    initial_model,
+    learning_rates,
+    scores_of,
+    set_learning_rates,
+    train_batch,
+)
 from adamcb.lab.runs.clock import Clock
 from adamcb.lab.runs.evaluation import evaluate
 from adamcb.lab.runs.watch import Watch
@@ -28,7 +34,7 @@ from adamcb.lab.tasks.images import ImageTask
 from adamcb.lab.tasks.task import Task, fetch, to_device
 from adamcb.training import Ranks
 
-MOST_CHOSEN = 48
+PICTURES = 200
 LOOK_SECONDS = 0.2
 
 
@@ -80,14 +86,14 @@ class Run:
         self.model = initial_model(self.task, seed, experiment.device)
         self._called = among_ranks(self.model, self.ranks)
         assert self.experiment.batch_size is not None
-        norms = scores_of(self.experiment, self.method) in (None, "exact", "last-layer")
+        norms = scores_of(self.experiment, self.method, self.task) in (None, "exact", "last-layer")
         self.watch = Watch(size, self.experiment.batch_size, norms=norms)
         self.trainer = build_trainer(self.experiment, self.method, self.task, self.model, seed, observers=(self.watch,))
-        self.lr = [group["lr"] for group in self.trainer.optimizer.param_groups]
+        self.lr = learning_rates(self.trainer)
         self.results: list[Row] = []
         self.between: list[Row] = []  # as `results`, within epochs
         self.selection: list[Row] = []
-        self.clock = Clock()
+        self.clock = Clock(accelerator=self.trainer.device.type != "cpu")
         self.checkpoint_seconds = checkpoint_seconds
         self._loss = math.nan
         self._next_look = self._next_save = 0.0
@@ -99,12 +105,14 @@ class Run:
 
     @property
     def seconds(self) -> float:
-        """How long the training took so far, without evaluations."""
+        """How long the training took so far, without evaluations: processor time, or an accelerator's."""
         return self.clock.seconds
 
     def train(self) -> None:
-        """Train to the end, from the last checkpoint if there is one, and leave `done.json` and the most chosen."""
+        """Train to the end, from the last checkpoint if there is one; leave `done.json`, samples and pictures."""
         self.place.mkdir(parents=True, exist_ok=True)
+        if not self.ranks.rank:
+            self.trainer.save(self.place / "checkpoint.pt", check=True)  # fails now, not after hours
         # What dropout draws from; a checkpoint knows how far it was.
         own = (self.ranks.rank,) if self.ranks.rank else ()
         torch.manual_seed(derived_seed(self.seed, GLOBAL, *own))
@@ -120,7 +128,7 @@ class Run:
             self.trainer.close()
         if self.ranks.rank:
             return
-        self._write_chosen()
+        self._write_samples()
         counts = {"num_draws": self.watch.num_draws, "num_chosen": self.watch.num_chosen}
         write_json(self.place / "done.json", {**self._rows(), **counts, "diverged": diverged})
         for leftover in ("checkpoint.pt", "progress.json"):
@@ -140,7 +148,7 @@ class Run:
         self.clock.start()
         for batch in self.trainer:
             self._set_lr()
-            loss = train_batch(self.trainer, self.task, self._called, batch)
+            loss = train_batch(self.trainer, self.task, self.method, self._called, batch)
             if time.perf_counter() >= self._next_look:
                 self._synchronize()
                 self.clock.stop()
@@ -161,8 +169,7 @@ class Run:
     def _set_lr(self) -> None:
         if self.experiment.schedule != "constant":
             factor = self.experiment.lr_factor(self.step - 1, self.total_steps)
-            for group, lr in zip(self.trainer.optimizer.param_groups, self.lr, strict=True):
-                group["lr"] = lr * factor
+            set_learning_rates(self.trainer, self.lr, factor)
 
     def _synchronize(self) -> None:
         if self.trainer.device.type != "cpu":
@@ -210,8 +217,6 @@ class Run:
         for split in ("train", "test"):
             found = evaluate(self.task, self.model, getattr(self.task, split), self.trainer.device, self._look)
             row |= {f"{split}_{column_of(name)}": value for name, value in found.items()}
-        if not math.isfinite(row["train_loss"]) or not math.isfinite(row["test_loss"]):
-            raise FloatingPointError("the loss on all data is not finite any more.")
         return row
 
     def _rows(self) -> dict[str, list[Row]]:
@@ -241,24 +246,26 @@ class Run:
             for name in ("results", "selection", "between")
         )
 
-    def _write_chosen(self) -> None:
-        """Write the pictures that were chosen most, with what the model makes of them now."""
+    def _write_samples(self) -> None:
+        """Write what training saw of every sample, and pictures of the most suspicious ones."""
+        table, name = self.trainer.samples(), f"{self.method.name}-seed{self.seed}.npz"
+        (self.folder / "samples").mkdir(exist_ok=True)
+        write_arrays(self.folder / "samples" / name, **table.as_dict())
         if not isinstance(self.task, ImageTask) or not self.trainer.selection.learns:
             return
-        order = np.argsort(-self.watch.counts, kind="stable")[:MOST_CHOSEN].astype(np.int64)
-        images, labels = fetch(self.task.data.train, order.tolist())
+        top = table.top(PICTURES)
+        images, labels = fetch(self.task.data.train, top.index.tolist())
         self.model.eval()
         with torch.no_grad():
             logits = self.model(to_device(images, self.trainer.device)).cpu()
         pixels = self.task.data.to_pixels(images).numpy()
         (self.folder / "chosen").mkdir(exist_ok=True)
-        with whole_file(self.folder / "chosen" / f"{self.method.name}-seed{self.seed}.npz") as place:
-            np.savez_compressed(
-                place,
-                index=order,
-                count=self.watch.counts[order],
-                label=labels.numpy(),
-                prediction=logits.argmax(1).numpy(),
-                loss=F.cross_entropy(logits, labels, reduction="none").numpy(),
-                image=pixels[..., 0] if pixels.shape[-1] == 1 else pixels,
-            )
+        write_arrays(
+            self.folder / "chosen" / name,
+            index=top.index,
+            count=top.count,
+            label=labels.numpy(),
+            prediction=logits.argmax(1).numpy(),
+            loss=top.mean_loss,
+            image=pixels[..., 0] if pixels.shape[-1] == 1 else pixels,
+        )

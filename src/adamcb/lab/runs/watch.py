@@ -18,7 +18,7 @@ _ARRAYS = ("indices", "probs", "loss_weights")
 class Watch:
     """An observer that keeps a log of the epoch, so that looking at it costs no training time.
 
-    Log and counts are part of its state: a resumed run reads the same as an undisturbed one.
+    The log is part of its state: a resumed run reads the same as an undisturbed one.
 
     Args:
         num_samples: n.
@@ -26,7 +26,6 @@ class Watch:
         norms: Whether the scores that it hears are norms of gradients; if not, they are not kept.
 
     Attributes:
-        counts: int64[n], how often each sample was drawn in the epochs that `read` has closed.
         num_draws: How many batches were drawn.
         num_chosen: How many of them were not uniform.
         samples_drawn: How many samples they had together: batches may differ in size.
@@ -34,7 +33,6 @@ class Watch:
 
     def __init__(self, num_samples: int, batch_size: int, *, norms: bool = True) -> None:
         self.num_samples, self.batch_size, self.norms = num_samples, batch_size, norms
-        self.counts = np.zeros(num_samples, dtype=np.int64)
         self.num_draws = self.num_chosen = self.samples_drawn = 0
         self._drawn: list[Draw] = []
         self._heard: list[tuple[Draw, np.ndarray]] = []
@@ -59,7 +57,6 @@ class Watch:
         meter = Meter(self.num_samples, self.batch_size)
         for draw in self._drawn:
             meter.note_draw(draw)
-            np.add.at(self.counts, draw.indices, 1)
         for draw, scores in self._heard:
             meter.note_scores(draw, scores)
         self._drawn, self._heard = [], []
@@ -72,9 +69,8 @@ class Watch:
         return {**readings, **dict(zip(QUANTILES, quantiles.tolist(), strict=True))}
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the counts and the log."""
+        """Return the log."""
         return {
-            "counts": torch.from_numpy(self.counts.copy()),
             "numbers": [self.num_draws, self.num_chosen, self.samples_drawn],
             "drawn": _pack(self._drawn),
             "heard": _pack([draw for draw, _ in self._heard]),
@@ -83,7 +79,6 @@ class Watch:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`."""
-        self.counts = state["counts"].numpy().copy()
         self.num_draws, self.num_chosen, self.samples_drawn = state["numbers"]
         self._drawn, heard = _unpack(state["drawn"]), _unpack(state["heard"])
         scores = np.split(state["scores"].numpy(), np.cumsum([len(draw) for draw in heard])[:-1]) if heard else []

@@ -31,12 +31,16 @@ from adamcb.lab.experiment import Experiment
 from adamcb.lab.methods import Method, get_method
 from adamcb.lab.runs.building import warm_up
 from adamcb.lab.runs.run import Progress, Run
+from adamcb.lab.signals import SIGNALS, Bell, unreachable
 from adamcb.lab.tasks.datasets import DataFileError
 from adamcb.lab.tasks.task import Task
 
 STOP, END = "stop", "end"
 # How long a worker may take to save itself before it is ended from outside; nothing is lost but the last epoch.
 PATIENCE_SECONDS = 20.0
+
+# What is the user's to put right: the message says it, without a traceback.
+EXPECTED = (LabError, OSError, DataFileError)
 
 # Nobody compares the seconds of fewer steps, so they need no warming up.
 WORTH_TIMING = 10
@@ -100,17 +104,19 @@ def run_all(job: Job, orders: Sequence[Assignment], jobs: int, listen: Callable[
     """
     waiting = deque(orders)
     workers: dict[Any, BaseProcess] = {}
-    try:
-        for _ in range(min(jobs, len(orders))):
-            connection, process = _start_worker(job)
-            workers[connection] = process
-            connection.send(waiting.popleft())
-        while workers:
-            for connection in wait(list(workers)):
-                _hear(connection, workers, waiting, listen)
-    except BaseException:
-        _stop(workers)
-        raise
+    with Bell() as bell:
+        try:
+            for _ in range(min(jobs, len(orders))):
+                connection, process = _start_worker(job)
+                workers[connection] = process
+                connection.send(waiting.popleft())
+            while workers:
+                for connection in wait([bell.heard, *workers]):
+                    bell.answer()
+                    _hear(connection, workers, waiting, listen)
+        except BaseException:
+            _stop(workers)
+            raise
 
 
 def _start_worker(job: Job) -> tuple[Connection, BaseProcess]:
@@ -118,11 +124,8 @@ def _start_worker(job: Job) -> tuple[Connection, BaseProcess]:
     ours, theirs = context.Pipe()
     process = context.Process(target=_work, args=(job, theirs), daemon=True)
     # Ctrl-C reaches every process of a terminal. Workers hear from the parent instead, from their first moment on.
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
+    with unreachable():
         process.start()
-    finally:
-        signal.signal(signal.SIGINT, before)
     theirs.close()  # so that the pipe ends when the worker does
     return ours, process
 
@@ -160,12 +163,13 @@ def _stop(workers: dict[Any, BaseProcess]) -> None:
             process.join(max(0.0, deadline - time.monotonic()))
     finally:  # also on a second Ctrl-C
         for process in workers.values():
-            process.terminate()
+            process.kill()
 
 
 def _work(job: Job, connection: Connection) -> None:
     """Be a worker: do the runs that come over the pipe."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(job.threads)
     logging.getLogger("adamcb").addHandler(logging.NullHandler())  # the parent has told the same already
@@ -179,10 +183,13 @@ def _work(job: Job, connection: Connection) -> None:
     except (Interrupted, EOFError):
         return
     except Exception as error:
-        who = f"{get_method(order.method).name} with seed {order.seed}: " if isinstance(order, Assignment) else ""
-        expected = isinstance(error, (LabError, OSError, DataFileError))
-        details = "" if expected else "\n" + traceback.format_exc()
+        who = f"{_worded(order)}: " if isinstance(order, Assignment) else ""
+        details = "" if isinstance(error, EXPECTED) else "\n" + traceback.format_exc()
         connection.send(Failed(f"{who}{describe(error)}{details}"))
+
+
+def _worded(order: Assignment) -> str:
+    return f"{get_method(order.method).name} with seed {order.seed}"
 
 
 def _report(connection: Connection, progress: Progress) -> None:
@@ -212,7 +219,10 @@ def run_here(job: Job, orders: Sequence[Assignment], listen: Callable[[Event], N
     """Do all runs in this process, one after another; `listen` hears every event."""
     runner = Runner(job)
     for order in orders:
-        runner.do(order, listen)
+        try:
+            runner.do(order, listen)
+        except EXPECTED as error:
+            raise LabError(f"{_worded(order)}: {describe(error)}") from error
         listen(Finished(get_method(order.method).name, order.seed))
 
 

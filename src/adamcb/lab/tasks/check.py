@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -20,7 +23,7 @@ def check_task(task: Task, device: str = "cpu") -> None:
     Raises:
         LabError: Something is not as `Task` says; the message names it.
     """
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(), _same_lengths(task):
         model = _try(task, "model", task.model)
         if not isinstance(model, nn.Module):
             raise LabError(f"`model` of {task.name} must return an nn.Module, got a {type(model).__name__}.")
@@ -28,6 +31,18 @@ def check_task(task: Task, device: str = "cpu") -> None:
         model.to(device)
         _check_loss(task, model, device)
         _check_metrics(task, model, device)
+
+
+@contextlib.contextmanager
+def _same_lengths(task: Task) -> Iterator[None]:
+    """Raise if a dataset has another length after its samples were looked at."""
+    before = {role: len(getattr(task, role)) for role in ("train", "test")}
+    try:
+        yield
+    finally:  # it may be the reason for what failed
+        for role, length in before.items():
+            if (now := len(getattr(task, role))) != length:
+                raise LabError(f"`{role}` of {task.name} must keep its length, got {length} at first and {now} later.")
 
 
 def _try(task: Task, name: str, function: Any, *arguments: Any) -> Any:
@@ -70,12 +85,14 @@ def _check_metrics(task: Task, model: nn.Module, device: str) -> None:
     model.eval()
     outputs, targets = _predictions(task, model, sample_indices(len(task.test), _SOME).tolist(), device)
     for name, metric in task.metrics.items():
-        try:
-            metric(outputs, targets)
-        except Exception:
-            # Perhaps these samples alone lack a class; then all of them decide.
-            everything = _predictions(task, model, list(range(len(task.test))), device)
-            _try(task, f"metrics[{name!r}]", metric, *everything)
+        with contextlib.suppress(Exception):
+            if math.isfinite(metric(outputs, targets)):
+                continue
+        # Perhaps these samples alone lack a class; then all of them decide.
+        everything = _predictions(task, model, list(range(len(task.test))), device)
+        value = _try(task, f"metrics[{name!r}]", metric, *everything)
+        if not math.isfinite(value):
+            raise LabError(f"`metrics[{name!r}]` of {task.name} must return a finite number, got {value}.")
 
 
 def _predictions(task: Task, model: nn.Module, indices: list[int], device: str) -> tuple[Tensor, Tensor]:

@@ -45,11 +45,14 @@ class ImageTask(Task):
 
 
 def image_task(data: ImageData, model: str, *, label_noise: float | None = None, **settings: Any) -> ImageTask:
-    """Return a model, by the name that `build_model` takes, on a dataset. The learning rate is constant by default."""
+    """Return a model, by the name that `build_model` takes, on a dataset.
+
+    As in the paper, the learning rate is constant by default, and every method has its own optimizer.
+    """
     build = partial(build_model, model, image_shape=data.image_shape, num_classes=data.num_classes)
     stem = model.rpartition(":")[2]
     name = "".join(letter if letter.isalnum() else "-" for letter in f"{data.name}-{stem}")
-    defaults: Mapping[str, Any] = {"schedule": "constant", "epochs": EPOCHS.get(data.name, 10)}
+    defaults: Mapping[str, Any] = {"schedule": "constant", "optimizer": None, "epochs": EPOCHS.get(data.name, 10)}
     return ImageTask(
         name,
         build,
@@ -88,14 +91,18 @@ def class_logits(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
     return model(images), labels
 
 
+# By name, what it changes in a task.
+AUGMENTATIONS: dict[str, dict[str, Any]] = {
+    "flip-and-shift": {"loss": augmented_loss, "predict": class_logits, "metrics": {"accuracy": metrics.accuracy}}
+}
+
+
 def fashion_mnist_augmented(data_dir: str | None = None) -> ImageTask:
     """Return the CNN on Fashion-MNIST as people train it: flips and shifts, AdamW, cosine decay."""
     task = image_task(
         load_dataset("fashion-mnist", data_dir=data_dir),
         "cnn",
-        loss=augmented_loss,
-        predict=class_logits,
-        metrics={"accuracy": metrics.accuracy},
+        **AUGMENTATIONS["flip-and-shift"],
         schedule="cosine",
         epochs=8,
         optimizer="adamw",

@@ -7,17 +7,28 @@ from collections.abc import Callable
 from adamcb import _checks
 from adamcb.lab.references import load_object
 from adamcb.lab.tasks.datasets import load_dataset
-from adamcb.lab.tasks.images import fashion_mnist_augmented, image_task
+from adamcb.lab.tasks.heavy_tails import heavy_tails
+from adamcb.lab.tasks.images import AUGMENTATIONS, fashion_mnist_augmented, image_task
+from adamcb.lab.tasks.kddcup99 import kddcup99
+from adamcb.lab.tasks.pinn import allen_cahn, burgers
 from adamcb.lab.tasks.protein import protein
+from adamcb.lab.tasks.rare_events import rare_events
 from adamcb.lab.tasks.shakespeare import shakespeare
 from adamcb.lab.tasks.task import Task
 
 # Tasks beside those of a dataset and a model.
 TASKS: dict[str, Callable[[str | None], Task]] = {
+    "rare-events": rare_events,
     "protein": protein,
+    "kddcup99": kddcup99,
+    "burgers": burgers,
+    "allen-cahn": allen_cahn,
+    "heavy-tails": heavy_tails,
     "shakespeare": shakespeare,
     "fashion-mnist-cnn-augmented": fashion_mnist_augmented,
 }
+# What `adamcb compare` trains if nothing is asked for. It needs no file and takes a minute.
+DEFAULT_TASK = "rare-events"
 
 
 def load_task(reference: str, data_dir: str | None = None) -> Task:
@@ -31,7 +42,7 @@ def load_task(reference: str, data_dir: str | None = None) -> Task:
     if ":" not in reference:
         _checks.one_of("task", reference, (*TASKS, "FILE.py:NAME"))
         return TASKS[reference](data_dir)
-    found = load_object(reference)
+    found = load_object(reference, "task")
     task = found() if callable(found) and not isinstance(found, Task) else found
     if not isinstance(task, Task):
         raise TypeError(f"`task` must name a Task, got task={reference!r}, a {type(task).__name__}.")
@@ -39,7 +50,14 @@ def load_task(reference: str, data_dir: str | None = None) -> Task:
 
 
 def load_image_task(
-    dataset: str, model: str, *, fraction: float, label_noise: float | None, data_dir: str | None
+    dataset: str,
+    model: str,
+    *,
+    fraction: float,
+    label_noise: float | None,
+    data_dir: str | None,
+    augmentation: str | None = None,
 ) -> Task:
     """Return the task of a model on a dataset, both by name."""
-    return image_task(load_dataset(dataset, data_dir=data_dir, fraction=fraction), model, label_noise=label_noise)
+    data = load_dataset(dataset, data_dir=data_dir, fraction=fraction)
+    return image_task(data, model, label_noise=label_noise, **AUGMENTATIONS.get(augmentation or "", {}))

@@ -26,6 +26,12 @@ class Metric:
         function: Returns one number.
         better: "higher" or "lower".
         percent: Whether readers see it in percent.
+
+    Example:
+        >>> import torch
+        >>> error = Metric(lambda outputs, targets: (outputs - targets).abs().mean(), better="lower")
+        >>> error(torch.tensor([1.0, 2.0]), torch.tensor([1.0, 4.0]))
+        1.0
     """
 
     function: Callable[[Tensor, Tensor], Any]
@@ -36,6 +42,7 @@ class Metric:
         if not callable(self.function):
             raise TypeError(f"`function` of a metric must be callable, got a {type(self.function).__name__}.")
         _checks.one_of("better", self.better, ("higher", "lower"))
+        _checks.boolean("percent", self.percent)
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> float:
         """Return the metric as a float."""
@@ -82,6 +89,11 @@ def _ranked(outputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _average_precision(outputs: Tensor, targets: Tensor) -> float:
+    """With more than two classes: the mean over those that occur in `targets`, each against the rest."""
+    if outputs.dim() == 2 and outputs.shape[1] > 2:
+        scores = outputs.double().log_softmax(1)
+        kinds = targets.unique().tolist()
+        return sum(_average_precision(scores[:, kind], targets == kind) for kind in kinds) / len(kinds)
     true, false = _ranked(outputs, targets)
     if not true[-1] > 0.0:
         return math.nan
@@ -103,6 +115,18 @@ def _log_loss(outputs: Tensor, targets: Tensor) -> float:
     return F.binary_cross_entropy_with_logits(positive_scores(outputs), targets.reshape(-1).double()).item()
 
 
+def _calibration_error(outputs: Tensor, targets: Tensor, num_bins: int = 15) -> float:
+    """The expected calibration error: |confidence − frequency|, averaged over the samples in bins of equal width."""
+    if outputs.dim() == 2 and outputs.shape[1] > 2:
+        confidence, predicted = outputs.double().softmax(1).max(1)
+        hits = (predicted == targets.reshape(-1)).double()
+    else:
+        confidence, hits = positive_scores(outputs).sigmoid(), targets.reshape(-1).double()
+    bins = (confidence * num_bins).long().clamp(max=num_bins - 1)
+    gaps = torch.zeros(num_bins, dtype=torch.float64).index_add(0, bins, confidence - hits)
+    return float(gaps.abs().sum() / len(hits))
+
+
 def _rmse(outputs: Tensor, targets: Tensor) -> float:
     return (outputs.double().reshape(targets.shape) - targets.double()).square().mean().sqrt().item()
 
@@ -122,6 +146,7 @@ accuracy = Metric(_accuracy, percent=True)
 average_precision = Metric(_average_precision)
 roc_auc = Metric(_roc_auc)
 log_loss = Metric(_log_loss, better="lower")
+calibration_error = Metric(_calibration_error, better="lower")
 rmse = Metric(_rmse, better="lower")
 perplexity = Metric(_perplexity, better="lower")
 relative_l2_error = Metric(_relative_l2_error, better="lower")

@@ -7,17 +7,17 @@ testing: rows of one block are alike, so a split by rows would test on what was 
 from __future__ import annotations
 
 import zipfile
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
 from torch.utils.data import TensorDataset
 
 from adamcb.lab.tasks import metrics
 from adamcb.lab.tasks.datasets import DataFileError, find_file
+from adamcb.lab.tasks.rare_events import RARE_METRICS
+from adamcb.lab.tasks.tables import binary_loss, build_mlp, outputs_and_targets, split, standardized
 from adamcb.lab.tasks.task import Task
 
 TEST_SHARE = 0.2
@@ -29,16 +29,12 @@ def protein(data_dir: str | None = None) -> Task:
     train, test = read_protein(find_file("protein", "protein.npz", data_dir))
     return Task(
         "protein",
-        build_mlp,
+        partial(build_mlp, train.tensors[0].shape[1]),
         train,
         test,
         loss=binary_loss,
-        predict=binary_logits,
-        metrics={
-            "average precision": metrics.average_precision,
-            "ROC AUC": metrics.roc_auc,
-            "log loss": metrics.log_loss,
-        },
+        predict=outputs_and_targets,
+        metrics={**RARE_METRICS, "ROC AUC": metrics.roc_auc, "log loss": metrics.log_loss},
     )
 
 
@@ -54,25 +50,4 @@ def read_protein(path: Path) -> tuple[TensorDataset, TensorDataset]:
     blocks = np.unique(block)
     order = torch.randperm(len(blocks), generator=torch.Generator().manual_seed(SPLIT_SEED)).numpy()
     in_test = np.isin(block, blocks[order[: max(1, round(TEST_SHARE * len(blocks)))]])
-    mean, std = x[~in_test].mean(axis=0, dtype=np.float64), x[~in_test].std(axis=0, dtype=np.float64)
-    scaled = torch.from_numpy(((x - mean) / np.where(std > 0.0, std, 1.0)).astype(np.float32))
-    targets, where = torch.from_numpy(y.astype(np.float32)), torch.from_numpy(in_test)
-    return TensorDataset(scaled[~where], targets[~where]), TensorDataset(scaled[where], targets[where])
-
-
-def build_mlp() -> nn.Module:
-    """Return an MLP with two hidden layers of 256 and one logit."""
-    layers = [nn.Linear(74, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 1)]
-    return nn.Sequential(*layers, nn.Flatten(0))
-
-
-def binary_loss(model: nn.Module, batch: Any) -> Tensor:
-    """Return the binary cross-entropy of every row."""
-    features, targets = batch
-    return F.binary_cross_entropy_with_logits(model(features), targets, reduction="none")
-
-
-def binary_logits(model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
-    """Return logits and targets."""
-    features, targets = batch
-    return model(features), targets
+    return split(standardized(x, in_test), torch.from_numpy(y.astype(np.float32)), in_test)

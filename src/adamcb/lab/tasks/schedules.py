@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-# Part of the steps in which one-cycle rises, in which warmup-stable-decay warms up, and in which the latter decays.
+# Part of the steps in which one-cycle rises, in which the others warm up, and in which warmup-stable-decay decays.
 ONE_CYCLE_RISE, WARMUP, DECAY = 0.3, 0.05, 0.2
 ONE_CYCLE_START, ONE_CYCLE_END = 1 / 25, 1 / 250_000
 
@@ -22,6 +22,14 @@ def inverse_sqrt(steps_done: int, total_steps: int) -> float:
 def cosine(steps_done: float, total_steps: float) -> float:
     """Return half a cosine wave, from 1 to 0 after the last step."""
     return 0.5 * (1.0 + math.cos(math.pi * steps_done / total_steps))
+
+
+def warmup_cosine(steps_done: int, total_steps: int) -> float:
+    """Return a linear rise in the first 5 % of the steps, and half a cosine wave down to 0 in the rest."""
+    warmup = WARMUP * total_steps
+    if steps_done + 1 <= warmup:
+        return (steps_done + 1) / warmup
+    return cosine(steps_done - warmup, total_steps - warmup) if steps_done > warmup else 1.0
 
 
 def one_cycle(steps_done: int, total_steps: int) -> float:
@@ -47,6 +55,7 @@ SCHEDULES = {
     "constant": constant,
     "inverse-sqrt": inverse_sqrt,
     "cosine": cosine,
+    "warmup-cosine": warmup_cosine,
     "one-cycle": one_cycle,
     "warmup-stable-decay": warmup_stable_decay,
 }

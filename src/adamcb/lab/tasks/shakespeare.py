@@ -23,7 +23,7 @@ TRAIN_SHARE = 0.9
 
 
 def shakespeare(data_dir: str | None = None) -> Task:
-    """Return the task: predict the next letter, with AdamW and cosine decay."""
+    """Return the task: predict the next letter, with AdamW, warmup and cosine decay."""
     train, test, num_letters = read_text(find_file("text", "tinyshakespeare.txt", data_dir))
     return Task(
         "shakespeare",
@@ -34,6 +34,7 @@ def shakespeare(data_dir: str | None = None) -> Task:
         predict=letter_losses,
         metrics={"perplexity": metrics.perplexity},
         batch_size=32,
+        schedule="warmup-cosine",
         epochs=5,
         optimizer="adamw",
         weight_decay=0.1,

@@ -17,7 +17,7 @@ from adamcb.lab.tasks import metrics as known_metrics
 from adamcb.lab.tasks.metrics import Metric, as_metric
 from adamcb.lab.tasks.schedules import SCHEDULES
 
-OPTIMIZERS = ("adam", "adamw", "sgd", "adamx")
+OPTIMIZERS = ("adam", "adamw", "sgd", "muon", "adamx")
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,11 +39,19 @@ class Task:
         lr: Learning rate.
         schedule: Of the learning rate; one of `SCHEDULES`.
         epochs: How many.
-        optimizer: One of `OPTIMIZERS`.
+        optimizer: One of `OPTIMIZERS`, for all methods that are not about their optimizer. None: each method's own.
         weight_decay: Of the optimizer.
+        scores: What `adamcb` learns from, as `AdaptiveLoader` takes it. None: as it comes.
 
     Raises:
         TypeError, ValueError: An argument is not as it should be.
+
+    Example:
+        >>> import torch
+        >>> data = torch.utils.data.TensorDataset(torch.linspace(-1, 1, 300).view(100, 3), torch.arange(100) % 2)
+        >>> task = Task("small", lambda: nn.Linear(3, 2), data, data, batch_size=10, epochs=2)
+        >>> sorted(task.metrics)
+        ['accuracy']
     """
 
     name: str
@@ -58,8 +66,9 @@ class Task:
     lr: float = 1e-3
     schedule: str = "cosine"
     epochs: int = 10
-    optimizer: str = "adam"
+    optimizer: str | None = "adam"
     weight_decay: float = 0.0
+    scores: str | Callable[[Tensor], Tensor] | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name or not set(self.name) <= _NAME_LETTERS:
@@ -74,12 +83,13 @@ class Task:
         for role in ("train", "test"):
             check_dataset(role, getattr(self, role))
         object.__setattr__(self, "metrics", _checked_metrics(self.metrics, self.is_plain))
-        _checks.integer("batch_size", self.batch_size, low=1)
-        _checks.integer("epochs", self.epochs, low=1)
-        _checks.real("lr", self.lr, low=0.0, low_open=True)
-        _checks.real("weight_decay", self.weight_decay, low=0.0)
+        for counted in ("batch_size", "epochs"):
+            object.__setattr__(self, counted, _checks.count(counted, getattr(self, counted)))
+        object.__setattr__(self, "lr", _checks.real("lr", self.lr, low=0.0, low_open=True))
+        object.__setattr__(self, "weight_decay", _checks.real("weight_decay", self.weight_decay, low=0.0))
         _checks.one_of("schedule", self.schedule, SCHEDULES)
-        _checks.one_of("optimizer", self.optimizer, OPTIMIZERS)
+        if self.optimizer is not None:
+            _checks.one_of("optimizer", self.optimizer, OPTIMIZERS)
 
     @property
     def is_plain(self) -> bool:
@@ -123,11 +133,7 @@ def _checked_metrics(given: Any, is_plain: bool) -> dict[str, Metric]:
 
 def check_dataset(name: str, dataset: Any) -> None:
     """Raise unless `dataset` is map-style and not empty."""
-    if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
-        kind = type(dataset).__name__
-        raise TypeError(f"`{name}` of a task must be map-style, with `__getitem__` and `__len__`, got a {kind}.")
-    if len(dataset) == 0:
-        raise ValueError(f"`{name}` of a task must not be empty, got len({name})=0.")
+    _checks.map_style(name, dataset)
     if len(dataset) != len(dataset):
         raise ValueError(f"`{name}` of a task must keep its length, got different lengths from one call to the next.")
 

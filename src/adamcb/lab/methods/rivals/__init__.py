@@ -4,17 +4,24 @@ Each follows its paper, with the published defaults, and is unbiased exactly whe
 at the model before they choose are given a `Scorer`; what it costs is on their clock.
 """
 
+from adamcb.lab.methods.rivals._classes import ClassBalanced, Undersampling, WeightedLoss, focal
 from adamcb.lab.methods.rivals._looking import Presampling, SelectiveBackprop
 from adamcb.lab.methods.rivals._pruning import InfoBatch
+from adamcb.lab.methods.rivals._residuals import ResidualDistribution
 from adamcb.lab.methods.rivals._scoring import Scorer, Scores
 from adamcb.lab.methods.rivals._stored import LastSeen, VarianceReducerBandit
 
 __all__ = [
+    "ClassBalanced",
     "InfoBatch",
     "LastSeen",
     "Presampling",
+    "ResidualDistribution",
     "Scorer",
     "Scores",
     "SelectiveBackprop",
+    "Undersampling",
     "VarianceReducerBandit",
+    "WeightedLoss",
+    "focal",
 ]

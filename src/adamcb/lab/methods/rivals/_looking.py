@@ -24,6 +24,8 @@ class LookingSelection(Selection):
         generator: Where all random numbers come from.
     """
 
+    repeats = True  # those looked at may come from two epochs
+
     def __init__(
         self,
         num_samples: int,

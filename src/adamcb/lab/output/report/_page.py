@@ -11,18 +11,29 @@ from string import Template
 from typing import Any
 
 from adamcb.lab.experiment import title_of
-from adamcb.lab.output.looks import look_of
+from adamcb.lab.output.looks import COLORS, DARK_COLORS, look_of
 from adamcb.lab.output.report import _sections
 from adamcb.lab.output.report._curves import curves
 from adamcb.lab.output.report._read import Folder
+from adamcb.lab.output.report._table import summary_rows
 
-SCRIPTS = ("format.js", "dom.js", "chart.js", "hover.js", "curves.js", "selection.js", "page.js")
+SCRIPTS = (
+    "format.js",
+    "dom.js",
+    "address.js",
+    "saving.js",
+    "chart.js",
+    "hover.js",
+    "curves.js",
+    "selection.js",
+    "page.js",
+)
 
 
 def render(folder: Folder) -> str:
     """Return the page of a result folder."""
     styles = line_styles(folder.methods)
-    style = _text("style.css")
+    style = _colors() + _text("style.css")
     script = '"use strict";(() => {\n' + "\n".join(_text(name) for name in SCRIPTS) + "})();"
     heading = title_of(folder.config)
     has_seeds = len({row.seed for row in folder.results}) > 1
@@ -32,12 +43,13 @@ def render(folder: Folder) -> str:
         "heading": escape(heading),
         "lead": escape(_lead(folder)),
         "navigation": _navigation(folder),
-        "verdict": _sections.verdict(folder.config),
+        "verdict": _sections.verdict(folder, styles),
         "notes": _sections.notes(folder.config),
         "measures": _sections.measure_choices(folder.measures),
         "tiles": _sections.tiles(folder, styles),
-        "band": ", bands reach one standard deviation to either side" if has_seeds else "",
+        "spread": "" if has_seeds else " hidden",
         "table": _sections.table(folder, styles),
+        "methods": _sections.methods(folder, styles),
         "selection": _sections.selection(folder),
         "chosen": _sections.chosen(folder),
         "configuration": _sections.configuration(folder.config),
@@ -63,10 +75,20 @@ def script_json(data: Any) -> str:
 def _data(folder: Folder, styles: dict[str, str]) -> dict[str, Any]:
     return {
         "percent": [measure.metric for measure in folder.measures if measure.percent],
-        "methods": [{"name": folder.labels[method], "style": styles[method]} for method in folder.methods],
-        "curves": curves(folder.results, folder.methods, each_seed=True),
-        "selection": curves(folder.selection, folder.methods, each_seed=False),
+        "methods": [
+            {"key": method, "name": folder.labels[method], "style": styles[method], "fate": folder.fate(method)}
+            for method in folder.methods
+        ],
+        "curves": curves(folder, folder.results, each_seed=True),
+        "selection": curves(folder, folder.selection, each_seed=False),
+        "summary": summary_rows(folder),
     }
+
+
+def _colors() -> str:
+    """Return the colors of the figures as variables of the style sheet."""
+    pairs = enumerate(zip(COLORS, DARK_COLORS, strict=True))
+    return ":root {" + " ".join(f"--c{i}: light-dark({light}, {dark});" for i, (light, dark) in pairs) + "}\n"
 
 
 def _text(name: str) -> str:
@@ -98,6 +120,7 @@ def _lead(folder: Folder) -> str:
 
 def _navigation(folder: Folder) -> str:
     links = [("curves", "Curves", True), ("summary", "Summary", True)]
+    links += [("methods", "Methods", bool(folder.config.get("about")))]
     links += [("selection", "Selection", bool(folder.selection)), ("chosen", "Samples", bool(folder.chosen))]
     links += [("configuration", "Configuration", True)]
     return "".join(f'<a href="#{place}">{text}</a>' for place, text, there in links if there)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import math
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,17 +12,26 @@ from typing import Any
 
 import numpy as np
 
+from adamcb._files import json_content
 from adamcb.lab.results.columns import PICTURE_FIELDS, READINGS, Measure, measures_of
+from adamcb.lab.results.files import check_csv
+
+PICTURES = 48  # of a run, on the page
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of results.csv or selection.csv; a value that is empty or not a number is NaN."""
+    """One line of results.csv or selection.csv; a value that is empty or not a number is NaN.
+
+    Attributes:
+        diverged: Whether the line says that its run diverged; `Folder.diverged` has all that did.
+    """
 
     method: str
     seed: int
     epoch: int
     values: dict[str, float]
+    diverged: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,6 +54,7 @@ class Folder:
         measures: what was measured, losses first.
         results: results.csv.
         selection: selection.csv; empty if there is none.
+        diverged: the runs, as (method, seed), that diverged. No mean counts them.
         summary: summary.csv, header first; empty if there is none.
         chosen: chosen/*.npz, by method and seed; empty if there are none.
     """
@@ -54,8 +65,22 @@ class Folder:
     measures: list[Measure]
     results: list[Row]
     selection: list[Row]
+    diverged: set[tuple[str, int]]
     summary: list[list[str]]
     chosen: list[Chosen]
+
+    def seeds_of(self, method: str) -> list[int]:
+        """Return the seeds that a method was run with."""
+        return sorted({row.seed for row in self.results if row.method == method})
+
+    def complete(self, rows: list[Row]) -> list[Row]:
+        """Return the rows whose runs did not diverge."""
+        return [row for row in rows if (row.method, row.seed) not in self.diverged]
+
+    def fate(self, method: str) -> str:
+        """Return how many runs of a method diverged, in words; nothing if none did."""
+        lost, all_seeds = sum(name == method for name, _ in self.diverged), len(self.seeds_of(method))
+        return "" if lost == 0 else f"{lost} of {all_seeds} diverged" if all_seeds > 1 else "diverged"
 
 
 def read_folder(folder: Path) -> Folder:
@@ -77,9 +102,20 @@ def read_folder(folder: Path) -> Folder:
         measures=measures,
         results=results,
         selection=[row for row in selection if row.method in methods],
+        diverged=_diverged(results),
         summary=_read_summary(folder / "summary.csv"),
         chosen=[chosen for method in methods for seed in seeds for chosen in _read_chosen(folder, method, seed)],
     )
+
+
+def _diverged(results: list[Row]) -> set[tuple[str, int]]:
+    """Return the runs that diverged: marked so, ended before the others, or without a finite loss at the end."""
+    last = {(row.method, row.seed): row for row in sorted(results, key=lambda row: row.epoch)}
+    end = max(row.values["step"] for row in last.values())
+    marked = {(row.method, row.seed) for row in results if row.diverged}
+    short = {run for run, row in last.items() if row.values["step"] < end}
+    lost = {run for run, row in last.items() if not math.isfinite(row.values["train_loss"])}
+    return marked | short | lost
 
 
 def _required(path: Path) -> Path:
@@ -95,7 +131,8 @@ def _read_config(path: Path) -> dict[str, Any]:
         raise ValueError(f"{path} must be JSON: {error}.") from error
     if not isinstance(config, dict):
         raise ValueError(f"{path} must hold a JSON object, got a {type(config).__name__}.")
-    return config
+    # Somebody else's folder may have a plain one.
+    return json_content(path.read_bytes()) if "sha256" in config else config
 
 
 def _in_order(found: list[str], wanted: Any) -> list[str]:
@@ -112,6 +149,7 @@ def _labels(methods: list[str], given: Any) -> dict[str, str]:
 
 
 def _read_rows(path: Path, columns: tuple[str, ...]) -> list[Row]:
+    check_csv(path)
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         missing = [name for name in ("method", "seed", "epoch", *columns) if name not in (reader.fieldnames or ())]
@@ -123,7 +161,7 @@ def _read_rows(path: Path, columns: tuple[str, ...]) -> list[Row]:
 def _read_row(line: dict[str, str], columns: tuple[str, ...], place: str) -> Row:
     try:
         values = {name: float(line[name] or "nan") for name in columns}
-        return Row(line["method"], int(line["seed"]), int(line["epoch"]), values)
+        return Row(line["method"], int(line["seed"]), int(line["epoch"]), values, bool(line.get("diverged")))
     except (TypeError, ValueError) as error:
         raise ValueError(f"{place} must hold a number in every column but the first: {error}.") from error
 
@@ -131,6 +169,7 @@ def _read_row(line: dict[str, str], columns: tuple[str, ...], place: str) -> Row
 def _read_summary(path: Path) -> list[list[str]]:
     if not path.is_file():
         return []
+    check_csv(path)
     with path.open(newline="", encoding="utf-8") as file:
         rows = [row for row in csv.reader(file) if row]
     for number, row in enumerate(rows, start=1):
@@ -147,7 +186,7 @@ def _read_chosen(folder: Path, method: str, seed: int) -> list[Chosen]:
     try:
         # Opened here because np.load leaves a file that is no zip file open.
         with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in PICTURE_FIELDS}
+            arrays = {name: file[name][:PICTURES] for name in PICTURE_FIELDS}
     except (KeyError, OSError, ValueError, zipfile.BadZipFile) as error:
         raise ValueError(f"{path} must be an npz file with {', '.join(PICTURE_FIELDS)}: {error}.") from error
     lengths = {len(array) if array.ndim else -1 for array in arrays.values()}

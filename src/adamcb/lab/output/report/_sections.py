@@ -11,12 +11,12 @@ import numpy as np
 
 from adamcb.lab.output.report._pictures import data_uri
 from adamcb.lab.output.report._read import Chosen, Folder
-from adamcb.lab.output.report._table import finals, is_percent, summary_table, title, with_deviation
+from adamcb.lab.output.report._table import Cell, finals, is_percent, looks_equal, summary_table, title, with_deviation
 from adamcb.lab.results.columns import Measure
 
 Styles = dict[str, str]
 # Shown elsewhere, or of no use to a reader.
-NOT_SETTINGS = ("notes", "note", "labels", "format", "metrics", "chooses", "verdict")
+NOT_SETTINGS = ("notes", "note", "labels", "format", "metrics", "chooses", "verdict", "about")
 
 
 def notes(config: dict[str, Any]) -> str:
@@ -27,10 +27,25 @@ def notes(config: dict[str, Any]) -> str:
     return f'<div class="notice" role="note">{paragraphs}</div>' if paragraphs else ""
 
 
-def verdict(config: dict[str, Any]) -> str:
-    """Return what the comparison says, in words."""
-    lines = [line for line in str(config.get("verdict") or "").split("\n") if line]
-    return f'<div class="card verdict">{"".join(f"<p>{escape(line)}</p>" for line in lines)}</div>' if lines else ""
+def verdict(folder: Folder, styles: Styles) -> str:
+    """Return what the comparison says, in words: a line for each method, its advice first."""
+    lines = [line for line in str(folder.config.get("verdict") or "").split("\n") if line]
+    if not lines:
+        return ""
+    items = "".join(_verdict_line(line, folder, styles) for line in lines)
+    return f'<section id="verdict" class="card"><h2>Verdict</h2><ul>{items}</ul></section>'
+
+
+def _verdict_line(line: str, folder: Folder, styles: Styles) -> str:
+    """Return "AdamCB …: use it." with the advice in front, as far as the line has one."""
+    named = [method for method in folder.methods if line.startswith(folder.labels[method])]
+    method = max(named, key=lambda name: len(folder.labels[name]), default=None)
+    mark = "" if method is None else swatch(styles[method])
+    reason, _, advice = line.rpartition(": ")
+    if not reason or len(advice) > 60:
+        return f"<li>{mark}<p>{escape(line)}</p></li>"
+    advice = advice[:1].upper() + advice[1:]
+    return f"<li>{mark}<p><b>{escape(advice)}</b> {escape(reason)}.</p></li>"
 
 
 def measure_choices(measures: list[Measure]) -> str:
@@ -77,10 +92,12 @@ def _tile(
     known = [(method, *pair) for method, pair in values.items() if math.isfinite(pair[0])]
     if not known:
         return ""
-    (method, mean, deviation), *others = sorted(known, key=lambda entry: sign * entry[1])
+    known.sort(key=lambda entry: sign * entry[1])
+    _, mean, deviation = known[0]
+    winners = [entry[0] for entry in known if looks_equal(entry[1], mean, deviation, percent=percent)]
     after = ""
-    if others:
-        other, other_mean, other_deviation = others[0]
+    if len(winners) < len(known):
+        other, other_mean, other_deviation = known[len(winners)]
         spread = np.nanmax([deviation, other_deviation, 0.0])
         near = "; less than one standard deviation apart" if abs(mean - other_mean) < spread else ""
         after = f"Next: {escape(labels[other])}, {with_deviation(other_mean, other_deviation, percent=percent)}{near}"
@@ -88,9 +105,10 @@ def _tile(
     value, _, spread_text = text.removesuffix("\u00a0%").partition(" ± ")
     value += "\u00a0%" if text.endswith("%") else ""
     small = f" <small>± {spread_text}</small>" if spread_text else ""
+    who = "".join(f'<p class="who">{swatch(styles[method])}{escape(labels[method])}</p>' for method in winners)
     return (
         f'<div class="card tile"><h3>{heading}</h3><p class="value">{value}{small}</p>'
-        f'<p class="who">{swatch(styles[method])}{escape(labels[method])}</p><p class="next">{after}</p></div>'
+        f'{who}<p class="next">{after}</p></div>'
     )
 
 
@@ -101,19 +119,48 @@ def table(folder: Folder, styles: Styles) -> str:
     rows = []
     for method, *cells in summary.rows:
         mark = swatch(styles[method.text]) if method.text in styles else ""
-        fields = "".join(
-            f"<td{' class=best' if cell.best else ''}{'' if cell.value is None else f' data-value={cell.value!r}'}>"
-            f"{escape(cell.text)}</td>"
-            for cell in cells
-        )
-        name = escape(folder.labels.get(method.text, method.text))
-        rows.append(f'<tr><th scope="row"><span class="named">{mark}{name}</span></th>{fields}</tr>')
+        fields = "".join(map(_field, cells))
+        name, fate = escape(folder.labels.get(method.text, method.text)), folder.fate(method.text)
+        lost = f'<small class="lost">{fate}</small>' if fate else ""
+        rows.append(f'<tr><th scope="row"><span class="named">{mark}<span>{name}{lost}</span></span></th>{fields}</tr>')
     return (
-        '<div class="card"><p class="note">Mean ± standard deviation over seeds; ★ marks the best of a column. Press a '
-        'heading to sort.</p><div class="scroll" tabindex="0" role="region" aria-label="Summary table">'
+        f'<div class="card"><p class="note">{_table_note(folder)}</p>'
+        '<div class="frame"><div class="scroll" tabindex="0" role="region" aria-label="Summary table">'
         f'<table class="numbers sortable"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
-        "</div></div>"
+        '</div></div><p class="actions"><button type="button" class="small" id="save-summary">Download CSV</button></p>'
+        "</div>"
     )
+
+
+def _field(cell: Cell) -> str:
+    kind = " class=best" if cell.best else ""
+    value = "" if cell.value is None else f" data-value={cell.value!r}"
+    earlier = f"<small>best {escape(cell.earlier)}</small>" if cell.earlier else ""
+    return f"<td{kind}{value}><span>{escape(cell.text)}</span>{earlier}</td>"
+
+
+def _table_note(folder: Folder) -> str:
+    seeds = len({row.seed for row in folder.results})
+    over = "Mean ± standard deviation over seeds" if seeds > 1 else "One seed"
+    lost = " Runs that diverged are in no mean." if folder.diverged else ""
+    best = " Where an earlier epoch was better, it stands below."
+    return f"{over}; ★ marks the best of a column, and all that tie with it.{best} Press a heading to sort.{lost}"
+
+
+def methods(folder: Folder, styles: Styles) -> str:
+    """Return what each method is, as far as the configuration says, with a link to more."""
+    known = folder.config.get("about")
+    known = known if isinstance(known, dict) else {}
+    rows = []
+    for method in folder.methods:
+        about, link = (*known.get(method, ()), "", "")[:2]
+        if about:
+            where = f' <a href="{escape(link)}" rel="noreferrer">Read more</a>' if link.startswith("https://") else ""
+            name = f"{swatch(styles[method])}{escape(folder.labels[method])}"
+            rows.append(f"<div><dt>{name}</dt><dd>{escape(about)}{where}</dd></div>")
+    if not rows:
+        return ""
+    return f'<section id="methods"><h2>Methods</h2><dl class="card methods">{"".join(rows)}</dl></section>'
 
 
 def selection(folder: Folder) -> str:
@@ -137,7 +184,7 @@ def _key() -> str:
 
 
 def chosen(folder: Folder) -> str:
-    """Return the pictures of the samples that were chosen most, one gallery a run."""
+    """Return the pictures of the most suspicious samples, one gallery a run."""
     if not folder.chosen:
         return ""
     names = folder.config.get("class_names")
@@ -145,13 +192,13 @@ def chosen(folder: Folder) -> str:
     epochs = max(row.epoch for row in folder.results)
     galleries = "".join(_gallery(run, folder, classes) for run in folder.chosen)
     return (
-        '<section id="chosen"><h2>Samples chosen most</h2><div class="card"><form id="gallery-controls" '
+        '<section id="chosen"><h2>Hard or mislabeled samples</h2><div class="card"><form id="gallery-controls" '
         f'class="controls" aria-label="Which pictures" autocomplete="off" hidden>{_choices(folder)}'
         '<label class="check"><input type="checkbox" name="wrong"><span>Only where label and prediction differ</span>'
         "</label></form>"
-        f'<p class="note">Most often first. Uniform sampling takes each sample about once an epoch: here {epochs} '
-        f"time{'' if epochs == 1 else 's'}. The prediction is that of the trained model. A sample that is chosen often "
-        f"and predicted as another class is hard, or mislabeled.</p>{galleries}"
+        '<p class="note">The largest mean loss over training first: these are hard, or mislabeled. Uniform sampling '
+        f"takes each sample about once an epoch: here {epochs} time{'' if epochs == 1 else 's'}. The prediction is "
+        f"that of the trained model, which may have memorized a wrong label.</p>{galleries}"
         '<p id="gallery-missing" class="note" hidden>This run kept no pictures.</p>'
         '<button type="button" id="gallery-more" class="small more" hidden>Show all</button></div></section>'
     )
@@ -199,7 +246,7 @@ def _picture(sample: dict[str, Any], classes: list[str]) -> str:
     return (
         f'<li class="picture{wrong}"><img src="{data_uri(sample["image"])}" alt="" loading="lazy">'
         f'<b>{int(sample["count"])}×</b>label {truth}<br><span class="said">predicted {guess}</span><br>'
-        f'<span class="said">loss {float(sample["loss"]):.2g}<br>no. {int(sample["index"])}</span></li>'
+        f'<span class="said">mean loss {float(sample["loss"]):.2g}<br>no. {int(sample["index"])}</span></li>'
     )
 
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from adamcb.lab.output.report._read import Folder
 from adamcb.lab.results.columns import READINGS, Measure
 from adamcb.lab.results.statistics import mean_and_spread
+from adamcb.lab.results.summary import baseline_of
 
 DEVIATION_ENDINGS = ("_std", "_deviation", "_sd")
 WORDS = {"lr": "learning rate", "num_train": "training samples", "num_test": "test samples"}
@@ -15,11 +16,15 @@ WORDS = {"lr": "learning rate", "num_train": "training samples", "num_test": "te
 
 @dataclass(frozen=True)
 class Cell:
-    """A field of the table: what is shown, and the number it is sorted by (None: it is a text)."""
+    """A field of the table: what is shown, and the number it is sorted by (None: it is a text).
+
+    `earlier`: the best value of training, where the final one is another.
+    """
 
     text: str
     value: float | None = None
     best: bool = False
+    earlier: str = ""
 
 
 @dataclass(frozen=True)
@@ -32,16 +37,44 @@ class Table:
 
 def summary_table(folder: Folder) -> Table:
     """Return the table with means and deviations in one column and the best of each column marked."""
-    rows = folder.summary if len(folder.summary) > 1 else _from_results(folder)
+    rows = summary_rows(folder)
     columns = dict(zip(rows[0], map(list, zip(*rows[1:], strict=True)), strict=True))
-    header, cells = [], []
+    cells: dict[str, list[Cell]] = {}
     for name, texts in columns.items():
-        if _mean_of(name, columns):
-            continue
-        deviations = next((columns[key] for key in columns if _mean_of(key, columns) == name), None)
-        header.append(title(name))
-        cells.append(_column(name, texts, deviations, folder.measures))
-    return Table(header, [list(row) for row in zip(*cells, strict=True)])
+        if not _mean_of(name, columns):
+            deviations = next((columns[key] for key in columns if _mean_of(key, columns) == name), None)
+            cells[name] = _column(name, texts, deviations, folder.measures)
+    for name, finals_of in cells.items():
+        bests = cells.get(name.replace("final_", "best_", 1), finals_of)
+        cells[name] = [_with_best(final, best) for final, best in zip(finals_of, bests, strict=True)]
+    shown = {name: column for name, column in cells.items() if not _says_nothing(name, cells)}
+    header = [title(name).replace("baseline", f"{_baseline(folder)}'s end") for name in shown]
+    return Table(header, [list(row) for row in zip(*shown.values(), strict=True)])
+
+
+def summary_rows(folder: Folder) -> list[list[str]]:
+    """Return summary.csv, or what it would hold."""
+    return folder.summary if len(folder.summary) > 1 else _from_results(folder)
+
+
+def _with_best(final: Cell, best: Cell) -> Cell:
+    return final if best.text == final.text else replace(final, earlier=best.text)
+
+
+def _says_nothing(name: str, cells: dict[str, list[Cell]]) -> bool:
+    """Return whether a column repeats others: bests stand below finals, and most counts are the same for all."""
+    texts = [cell.text for cell in cells[name]]
+    if name == "diverged_runs":  # it stands beside the name
+        return True
+    if name in ("runs", "samples"):
+        return len(set(texts)) == 1
+    if name == "reached_baseline":
+        return texts == [cell.text for cell in cells.get("runs", [])]
+    return name.startswith("best_") and name.replace("best_", "final_", 1) in cells
+
+
+def _baseline(folder: Folder) -> str:
+    return folder.labels[baseline_of(folder.methods)]
 
 
 def _mean_of(name: str, columns: dict[str, list[str]]) -> str | None:
@@ -73,7 +106,21 @@ def _column(name: str, texts: list[str], deviations: list[str] | None, measures:
     best, percent = _best(name, known, measures), is_percent(name, measures)
     spreads = [_number(text) for text in deviations] if deviations else [None] * len(known)
     pairs = [(value, math.nan if spread is None else spread) for value, spread in zip(known, spreads, strict=True)]
-    return [Cell(with_deviation(value, spread, percent=percent), value, value == best) for value, spread in pairs]
+    width = next((spread for value, spread in pairs if value == best), math.nan)
+    return [
+        Cell(
+            with_deviation(value, spread, percent=percent),
+            value,
+            best is not None and looks_equal(value, best, width, percent=percent),
+        )
+        for value, spread in pairs
+    ]
+
+
+def looks_equal(value: float, best: float, deviation: float, *, percent: bool = False) -> bool:
+    """Return whether a value is the best one in all digits that are shown of that."""
+    digits = 4 if percent else _digits(best, deviation)
+    return math.isfinite(value) and f"{value:.{digits}f}" == f"{best:.{digits}f}"
 
 
 def _number(text: str) -> float | None:
@@ -100,7 +147,7 @@ def with_deviation(mean: float, deviation: float, *, percent: bool = False) -> s
         return "–"
     scale, unit = (100.0, "\u00a0%") if percent else (1.0, "")
     mean, deviation = scale * mean, scale * deviation
-    if not math.isfinite(deviation) and mean == round(mean) and not unit:
+    if not deviation > 0.0 and mean == round(mean) and not unit:
         return f"{mean:,.0f}"
     digits = 2 if unit else _digits(mean, deviation)
     spread = f" ± {deviation:.{digits}f}" if math.isfinite(deviation) else ""
@@ -115,8 +162,8 @@ def _digits(mean: float, deviation: float) -> int:
 
 
 def finals(folder: Folder, name: str) -> dict[str, tuple[float, float]]:
-    """Return mean and deviation over seeds at each method's last epoch."""
-    rows = folder.selection if name in READINGS else folder.results
+    """Return mean and deviation over seeds at each method's last epoch; runs that diverged do not count."""
+    rows = folder.complete(folder.selection if name in READINGS else folder.results)
     result = {}
     for method in folder.methods:
         mine = [row for row in rows if row.method == method]

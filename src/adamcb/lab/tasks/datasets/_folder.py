@@ -6,6 +6,7 @@ once and for all, with a fixed seed) becomes the test set. Labels follow the sor
 
 from __future__ import annotations
 
+import logging
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +18,8 @@ from PIL import Image, ImageOps
 
 from adamcb.lab.tasks.datasets._images import RawImages, stratified_subset
 from adamcb.lab.tasks.datasets._reading import DataFileError
+
+logger = logging.getLogger(__name__)
 
 SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".tif", ".tiff", ".webp"}
 GRAY_MODES = {"1", "L", "LA"}
@@ -32,7 +35,7 @@ def load_folder(folder: Path) -> RawImages:
     """Read every image below `folder` into memory.
 
     Images of one size keep it; otherwise all are cropped to a square around the center and scaled to 32×32, which the
-    note says. If all are gray there is one channel, otherwise three.
+    note says, and the log. If all are gray there is one channel, otherwise three.
     """
     if (folder / "train").is_dir() and (folder / "test").is_dir():
         class_names = _class_names(folder / "train")
@@ -105,6 +108,8 @@ def _read_images(paths: Sequence[Path]) -> tuple[torch.Tensor, str]:
     for index, path in enumerate(paths):
         pixels[index] = _read_pixels(path, mode, (width, height)).reshape(shape[1:])
     note = "" if not sizes else f"Images of different sizes were cropped and scaled to {width}×{height}."
+    if note:
+        logger.warning(note)
     return torch.from_numpy(pixels).permute(0, 3, 1, 2).contiguous(), note
 
 

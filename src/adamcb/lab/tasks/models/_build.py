@@ -60,16 +60,18 @@ def _check_shape(image_shape: Sequence[int]) -> ImageShape:
 
 
 def _from_file(reference: str, image_shape: ImageShape, num_classes: int) -> nn.Module:
-    build = load_object(reference)
+    build = load_object(reference, "model")
     if not callable(build):
-        raise TypeError(f"`name` must name a function or class, got name={reference!r}, a {type(build).__name__}.")
+        raise TypeError(f"`model` must name a function or class, got model={reference!r}, a {type(build).__name__}.")
     offered = {"image_shape": image_shape, "num_classes": num_classes}
     parameters = inspect.signature(build).parameters
     if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values()):
         offered = {key: value for key, value in offered.items() if key in parameters}
     model = build(**offered)
     if not isinstance(model, nn.Module):
-        raise TypeError(f"`name` must name what returns an nn.Module, got name={reference!r}: {type(model).__name__}.")
+        raise TypeError(
+            f"`model` must name what returns an nn.Module, got model={reference!r}: {type(model).__name__}."
+        )
     return model
 
 

@@ -3,16 +3,18 @@
 // A chart is told what to show by `update(spec)`:
 //   label            what it is, for people who do not see it
 //   x, y             { label, title(value), percent, log, whole, bounds }; of y at least `bounds` are shown
-//   lines            [{ name, style, points: [{ x, y, low, high, text }], quiet }]; `quiet` lines give no values
+//                    `late`: of y, points before training count only where there are no others
+//   lines            [{ name, style, points: [{ x, y, low, high, text }], quiet, lost }]; `quiet` lines give no values,
+//                    and a run that is `lost` ends with a cross and does not stretch the axis
 //   areas            [{ style, points: [{ x, low, high }] }]
-//   reference        { y, label } or null
+//   reference        { y } or null
 //   shared           whether lines are measured at the same x
 
 let chartCount = 0;
 
-function createChart(host, { heightFor, zoom = false }) {
+function createChart(host, { heightFor, zoom = false, moved = () => {} }) {
   chartCount += 1;
-  const chart = { host, heightFor, zoom, id: `chart-${chartCount}`, spec: null, window: null, at: null };
+  const chart = { host, heightFor, zoom, moved, id: `chart-${chartCount}`, spec: null, window: null, at: null };
   chart.plot = html("div", { class: "plot", tabindex: "0", role: "application", "aria-roledescription": "chart" });
   chart.tip = html("div", { class: "tip", hidden: true, "aria-hidden": "true" });
   chart.spoken = html("div", { class: "unseen", "aria-live": "polite" });
@@ -39,6 +41,7 @@ function createChart(host, { heightFor, zoom = false }) {
 function setWindow(chart, range) {
   chart.window = range;
   draw(chart);
+  chart.moved(range);
 }
 
 const usable = (value, log) => value !== null && value !== undefined && Number.isFinite(value) && (!log || value > 0);
@@ -50,45 +53,46 @@ function inWindow(chart, value) {
 // Smallest and largest of all that is drawn. On a log axis a band's negative end does not count.
 function extent(chart) {
   const { spec } = chart;
-  const [xs, ys] = [[], []];
-  for (const { points } of [...spec.lines, ...(spec.areas ?? [])]) {
-    for (const { x, y, low, high } of points) {
-      if (!usable(x, false) || !inWindow(chart, x)) continue;
-      const values = [y, low, high].filter((value) => usable(value, spec.y.log));
-      if (values.length === 0) continue;
-      xs.push(x);
-      ys.push(...values);
-    }
-  }
-  if (xs.length === 0) return null;
+  const kept = spec.lines.some((line) => !line.lost) ? spec.lines.filter((line) => !line.lost) : spec.lines;
+  const points = [...kept, ...(spec.areas ?? [])].flatMap((line) => line.points);
+  const inside = points.filter(({ x, ...p }) => usable(x, false) && inWindow(chart, x) && heights(p, spec).length > 0);
+  if (inside.length === 0) return null;
+  const first = Math.min(...inside.map(({ x }) => x));
+  const later = inside.filter(({ x }) => x > first);
+  const ys = (spec.y.late && first === 0 && later.length > 0 ? later : inside).flatMap((p) => heights(p, spec));
   if (spec.reference && usable(spec.reference.y, spec.y.log)) ys.push(spec.reference.y);
-  ys.push(...(spec.y.bounds ?? []));
-  const bounds = [xs, ys].map((list) =>
-    list.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]),
-  );
-  return { x: chart.window ?? bounds[0], y: bounds[1] };
+  return { x: chart.window ?? bounds(inside.map(({ x }) => x)), y: bounds([...ys, ...(spec.y.bounds ?? [])]) };
 }
+
+const heights = ({ y, low, high }, spec) => [y, low, high].filter((value) => usable(value, spec.y.log));
+
+const bounds = (list) => list.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]);
 
 function scales(chart, width) {
   const { spec } = chart;
   const height = chart.heightFor(width);
-  const bounds = extent(chart) ?? { x: [0, 1], y: spec.y.log ? [0.1, 1] : [0, 1], empty: true };
-  let [low, high] = bounds.y;
+  const found = extent(chart) ?? { x: [0, 1], y: spec.y.log ? [0.1, 1] : [0, 1], empty: true };
+  let [low, high] = found.y;
   if (spec.y.log) [low, high] = [low / (high / low) ** 0.04, high * (high / low) ** 0.04];
   const box = { top: 12, right: 14, bottom: 46, left: 62, width, height };
   const y = makeScale({
     low,
     high: spec.y.percent && !spec.y.log ? Math.min(high, 1) : high,
+    most: spec.y.percent ? 1 : Infinity,
     from: height - box.bottom,
     to: box.top,
     log: spec.y.log,
-    wanted: Math.max(2, Math.floor((height - 60) / 52)),
+    wanted: Math.max(4, Math.floor((height - 60) / 46)),
   });
-  const wanted = Math.max(2, Math.floor((width - 80) / 60));
   const [from, to] = [box.left, width - box.right];
-  const x = makeScale({ low: bounds.x[0], high: bounds.x[1], from, to, wanted, whole: spec.x.whole, exact: true });
-  return { x, y, box, empty: bounds.empty };
+  const [first, last] = found.x;
+  const wanted = Math.max(3, Math.min(14, Math.floor((to - from) / tickRoom(last, spec.x.whole))));
+  const x = makeScale({ low: first, high: last, from, to, wanted, whole: spec.x.whole, exact: true });
+  return { x, y, box, empty: found.empty };
 }
+
+// How many pixels a label of the horizontal axis takes, with a gap.
+const tickRoom = (last, whole) => 18 + 7 * (Math.max(1, Math.ceil(Math.log10(last + 1))) + (whole ? 0 : 2));
 
 function draw(chart) {
   const width = chart.host.clientWidth;
@@ -115,6 +119,7 @@ function draw(chart) {
     ),
     drawAxes(spec, scale),
     marks,
+    ...drawCrosses(spec, scale),
     chart.cursor,
   );
   if (scale.empty) {
@@ -165,9 +170,6 @@ function drawMarks(spec, { x, y, box }) {
   if (spec.reference && usable(spec.reference.y, spec.y.log)) {
     const at = y.place(spec.reference.y);
     nodes.push(svg("line", { class: "reference", x1: box.left, x2: box.width - box.right, y1: at, y2: at }));
-    nodes.push(
-      svg("text", { class: "reference-label", x: box.width - box.right - 4, y: at - 5 }, spec.reference.label),
-    );
   }
   for (const { name, style, points, quiet } of spec.lines) {
     const good = (p) => usable(p.x, false) && usable(p.y, spec.y.log);
@@ -184,6 +186,17 @@ function drawMarks(spec, { x, y, box }) {
     }
   }
   return nodes;
+}
+
+// Where runs diverged; one that left the picture before has its cross at the edge.
+function drawCrosses(spec, { x, y, box }) {
+  return spec.lines.flatMap(({ name, style, points, lost }) => {
+    const end = lost ? points.findLast((p) => usable(p.x, false) && usable(p.y, spec.y.log)) : null;
+    if (!end || !(x.place(end.x) >= box.left - 1 && x.place(end.x) <= box.width - box.right + 1)) return [];
+    const height = Math.max(box.top, Math.min(box.height - box.bottom, y.place(end.y)));
+    const at = `translate(${pixel(x.place(end.x))} ${pixel(height)})`;
+    return [svg("path", { class: `cross ${style}`, d: "M-5 -5L5 5M-5 5L5 -5", transform: at, "data-lost": name })];
+  });
 }
 
 const pixel = (value) => value.toFixed(2);

@@ -34,6 +34,8 @@ function formatPair(mean, deviation, isPercent) {
   return `${mean.toFixed(digits)} ± ${deviation.toFixed(digits)}`.replace("-", "−");
 }
 
+const FEWEST_TICKS = 4;
+
 // A mark's label: as many digits as tell it from its neighbors, and no more.
 function formatTick(value, step, isPercent) {
   if (isPercent) [value, step] = [100 * value, 100 * step];
@@ -46,11 +48,19 @@ function formatTick(value, step, isPercent) {
   return text.replaceAll("-", "−") + (isPercent ? " %" : "");
 }
 
+// At most `wanted` steps between the bounds, and at least three where that is possible.
+function stepFor(low, high, wanted, whole) {
+  const power = 10 ** Math.floor(Math.log10((high - low) / Math.max(1, wanted)));
+  const sizes = [0.5, 1, 2, 5, 10].map((factor) => factor * power).filter((size) => !whole || size >= 1);
+  if (sizes.length === 0) return 1;
+  const count = (size) => Math.floor(high / size + 1e-9) - Math.ceil(low / size - 1e-9) + 1;
+  const fits = sizes.findIndex((size) => (high - low) / size <= wanted * 1.001);
+  const coarse = fits < 0 ? sizes.length - 1 : fits;
+  return coarse > 0 && count(sizes[coarse]) < FEWEST_TICKS ? sizes[coarse - 1] : sizes[coarse];
+}
+
 function linearTicks(low, high, wanted, whole) {
-  const rough = (high - low) / Math.max(1, wanted);
-  const power = 10 ** Math.floor(Math.log10(rough));
-  let step = [1, 2, 5, 10].map((factor) => factor * power).find((size) => size >= rough * 0.999);
-  if (whole) step = Math.max(1, Math.round(step));
+  const step = stepFor(low, high, wanted, whole);
   const ticks = [];
   for (let mark = Math.ceil(low / step - 1e-9); mark * step <= high + step * 1e-9; mark += 1) {
     ticks.push({ value: mark * step, step });
@@ -58,13 +68,15 @@ function linearTicks(low, high, wanted, whole) {
   return ticks;
 }
 
-// Powers of ten, with 2 and 5 or 3 between them where there is room; a linear axis's marks where not two would show.
+// Powers of ten, with others between them where there is room; a linear axis's marks where too few would show.
 function logTicks(low, high, wanted) {
   const stride = Math.max(1, Math.ceil(Math.log10(high / low) / wanted));
   const between = stride > 1 ? [[1]] : [[1, 2, 5], [1, 3], [1]];
   const choices = between.map((factors) => decadeTicks(low, high, factors, stride));
   const ticks = choices.find((some) => some.length <= wanted + 2) ?? choices.at(-1);
-  return ticks.length > 1 ? ticks : linearTicks(low, high, wanted, false);
+  if (ticks.length >= FEWEST_TICKS || stride > 1) return ticks;
+  const denser = decadeTicks(low, high, [1, 1.5, 2, 3, 4, 5, 7], 1);
+  return denser.length >= FEWEST_TICKS ? denser : linearTicks(low, high, wanted, false);
 }
 
 function decadeTicks(low, high, factors, stride) {
@@ -73,20 +85,21 @@ function decadeTicks(low, high, factors, stride) {
     if (power % stride !== 0) continue;
     for (const factor of factors) {
       const value = factor * 10 ** power;
-      if (value >= low * (1 - 1e-9) && value <= high * (1 + 1e-9)) ticks.push({ value, step: 10 ** power });
+      const step = Number.isInteger(factor) ? 10 ** power : 10 ** (power - 1);
+      if (value >= low * (1 - 1e-9) && value <= high * (1 + 1e-9)) ticks.push({ value, step });
     }
   }
   return ticks;
 }
 
-// From values to pixels. Bounds of a linear axis are rounded outwards to its marks unless `exact`.
-function makeScale({ low, high, from, to, log, wanted, whole, exact }) {
+// From values to pixels. Bounds of a linear axis are rounded outwards to its marks unless `exact`, but not past `most`.
+function makeScale({ low, high, from, to, log, wanted, whole, exact, most = Infinity }) {
   if (!(high > low)) {
     const room = Math.abs(high) * 0.1 || 1;
-    [low, high] = log ? [low / 2, high * 2] : [low - room, high + room];
+    [low, high] = log ? [low / 2, high * 2] : [low - room, Math.min(most, high + room)];
   }
   if (!log && !exact) {
-    const { step } = linearTicks(low, high, wanted, whole)[0] ?? { step: high - low };
+    const step = stepFor(low, high, wanted, whole);
     [low, high] = [Math.floor(low / step + 1e-9) * step, Math.ceil(high / step - 1e-9) * step];
   }
   const bend = log ? Math.log10 : (value) => value;

@@ -2,12 +2,12 @@
 
 function setUpLegends(page) {
   for (const legend of document.querySelectorAll(".legend")) {
-    const buttons = page.methods.map(({ name, style }, i) => {
+    const buttons = page.methods.map(({ name, style, fate }, i) => {
       const button = html(
         "button",
         { type: "button", class: "chip", "aria-pressed": "true" },
         swatch(style),
-        html("span", {}, name),
+        html("span", {}, name, ...(fate ? [html("small", { class: "lost" }, fate)] : [])),
       );
       button.addEventListener("click", () => {
         page.on[i] = !page.on[i];
@@ -30,12 +30,14 @@ function setUpLegends(page) {
       page.changed();
     });
     legend.append(...buttons, all);
-    page.listeners.push(() => {
+    const show = () => {
       buttons.forEach((button, i) => button.setAttribute("aria-pressed", String(page.on[i])));
       all.disabled = page.on.every(Boolean);
-    });
-    all.disabled = true;
+    };
+    page.listeners.push(show);
+    show();
   }
+  page.listeners.push(() => keepInView(page, "off", ...page.methods.filter((_, i) => !page.on[i]).map(({ key }) => key)));
 }
 
 function emphasize(name) {
@@ -47,7 +49,7 @@ function emphasize(name) {
   }
 }
 
-function setUpSorting(table) {
+function setUpSorting(page, table) {
   const body = table.tBodies[0];
   const headers = [...table.tHead.rows[0].cells];
   const value = (row, column) => {
@@ -56,14 +58,37 @@ function setUpSorting(table) {
   };
   headers.forEach((header, column) => {
     const button = header.querySelector("button");
-    button.addEventListener("click", () => {
-      const down = header.getAttribute("aria-sort") === "ascending";
+    const sort = (down) => {
       headers.forEach((other) => other.removeAttribute("aria-sort"));
       header.setAttribute("aria-sort", down ? "descending" : "ascending");
       const rows = [...body.rows].sort((a, b) => compare(value(a, column), value(b, column), down));
       body.append(...rows);
-    });
+      keepInView(page, "sort", `${column}${down ? "down" : "up"}`);
+    };
+    button.addEventListener("click", () => sort(header.getAttribute("aria-sort") === "ascending"));
+    const kept = page.view.get("sort");
+    if (kept === `${column}up` || kept === `${column}down`) sort(kept.endsWith("down"));
   });
+}
+
+// A table that is wider than its place says so: its edges fade, and a hint tells where there is more.
+function setUpScrolling(frame) {
+  const scroller = frame.querySelector(".scroll");
+  const hint = html("p", { class: "hint", "aria-hidden": "true", hidden: true }, "Scroll sideways for more columns →");
+  frame.prepend(hint);
+  const show = () => {
+    const left = scroller.scrollLeft > 1;
+    const right = scroller.scrollLeft + scroller.clientWidth < scroller.scrollWidth - 1;
+    frame.classList.toggle("more-left", left);
+    frame.classList.toggle("more-right", right);
+    hint.hidden = !left && !right;
+    hint.textContent = right ? "Scroll sideways for more columns →" : "← Scroll back for the first columns";
+  };
+  scroller.addEventListener("scroll", show, { passive: true });
+  new ResizeObserver(show).observe(scroller);
+  const content = scroller.querySelector("table");
+  new ResizeObserver(show).observe(content);
+  show();
 }
 
 // What is not a number stays last, whichever way the rest is sorted.
@@ -76,7 +101,7 @@ function compare(a, b, down) {
 
 const FEW_PICTURES = 24;
 
-function setUpGallery() {
+function setUpGallery(page) {
   const form = document.getElementById("gallery-controls");
   if (!form) return;
   const galleries = [...document.querySelectorAll(".gallery")];
@@ -103,22 +128,35 @@ function setUpGallery() {
     show();
   });
   form.hidden = false;
-  form.addEventListener("change", show);
+  const first = form.elements.method.value;
+  restoreForm(page, form, ["method", "seed", "wrong"]);
+  form.addEventListener("change", () => {
+    const { method, seed, wrong } = form.elements;
+    keepInView(page, "method", ...(method.value === first ? [] : [method.value]));
+    keepInView(page, "seed", ...(seed.selectedIndex === 0 ? [] : [seed.value]));
+    keepInView(page, "wrong", ...(wrong.checked ? ["yes"] : []));
+    show();
+  });
   form.addEventListener("submit", (event) => event.preventDefault());
   show();
 }
 
 function start() {
   const page = JSON.parse(document.getElementById("data").textContent);
-  page.on = page.methods.map(() => true);
+  Object.assign(page, readAddress());
+  const off = page.view.getAll("off");
+  page.on = page.methods.map(({ key }) => !off.includes(key));
   page.listeners = [];
   page.changed = () => page.listeners.forEach((listener) => listener());
   setUpTheme(document.getElementById("theme"));
   setUpLegends(page);
   setUpCurves(page);
   setUpSelection(page);
-  document.querySelectorAll("table.sortable").forEach(setUpSorting);
-  setUpGallery();
+  document.querySelectorAll("table.sortable").forEach((table) => setUpSorting(page, table));
+  document.querySelectorAll(".frame").forEach(setUpScrolling);
+  setUpGallery(page);
+  document.getElementById("save-summary").addEventListener("click", () => saveTable("summary.csv", page.summary));
+  setUpAddress(page);
 }
 
 start();

@@ -5,7 +5,7 @@ const READINGS = [
     name: "second_moment",
     title: "Second moment of the gradient against uniform",
     note: "Below 1, gradients vary less than with uniform batches: 0.8 is a variance reduction of 20 %.",
-    reference: { y: 1, label: "uniform" },
+    reference: { y: 1 },
     extra: (value) => `, variance reduction ${formatPercent(1 - value)}`,
   },
   {
@@ -18,7 +18,7 @@ const READINGS = [
     name: "largest_weight",
     title: "Largest weight of a loss in an epoch",
     note: "In units of uniform sampling's weight. Large weights make noisy steps.",
-    reference: { y: 1, label: "uniform" },
+    reference: { y: 1 },
   },
   {
     name: "effective_sample_size",
@@ -35,13 +35,15 @@ const QUANTILES = [
   ["prob_min", "smallest", "q-end"],
 ];
 
-function panel(title, note, ...extra) {
+// What the dotted line is stands above the chart: inside, it would stand on the lines.
+function panel(title, note, hasReference, ...extra) {
   const host = html("div", { class: "chart" });
+  const key = html("span", { class: "reference-key" }, swatch("reference"), "uniform");
   const caption = html(
     "figcaption",
     {},
     html("h3", {}, ...extra, title),
-    ...(note ? [html("p", { class: "note" }, note)] : []),
+    html("p", { class: "note" }, note, ...(hasReference ? [" ", key] : [])),
   );
   return { host, node: html("figure", { class: "card panel" }, caption, host) };
 }
@@ -94,7 +96,7 @@ function probabilitySpec(curve, name, bounds) {
       between("prob_q10", "prob_q90", "fan-3"),
     ],
     lines: QUANTILES.map(([key, label, style]) => ({ name: label, style, points: quantile(key) })),
-    reference: { y: 1, label: "uniform" },
+    reference: { y: 1 },
     shared: true,
   };
 }
@@ -111,7 +113,7 @@ function setUpSelection(page) {
   if (!readings) return;
   const heightFor = () => 230;
   const charts = READINGS.map((reading) => {
-    const { node, host } = panel(reading.title, reading.note);
+    const { node, host } = panel(reading.title, reading.note, Boolean(reading.reference));
     readings.append(node);
     return { chart: createChart(host, { heightFor }), spec: () => readingSpec(page, reading) };
   });
@@ -125,7 +127,7 @@ function setUpSelection(page) {
       uniform.push(name);
       return;
     }
-    const { node, host } = panel(name, "", swatch(style));
+    const { node, host } = panel(name, "", true, swatch(style));
     fans.append(node);
     const chart = createChart(host, { heightFor });
     chart.update(probabilitySpec(curve, name, bounds));

@@ -1,0 +1,172 @@
+"""Draw the picture of the README from the rows of `adamcb bench budget`, and the picture of how a batch is drawn.
+
+python -m benchmarks.picture
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from adamcb.lab.results import Row, read_csv
+from adamcb.lab.results.budget import COLUMNS, baselines_of, difference, estimates, headline_of, reported
+
+ROWS = Path("docs") / "evidence" / "budget.csv"
+FIGURE = Path("docs") / "figures" / "samples.svg"
+OURS = "adamcb-smaller"
+# Method: label, color, marker.
+METHODS = {
+    "adam": ("Adam, shuffled batches", "#000000", "o"),
+    "infobatch": ("Adam, InfoBatch", "#CC79A7", "s"),
+    OURS: ("Adam, adamcb's batches", "#009E73", "D"),
+}
+TASKS = {
+    "protein": "protein homology\n(0.9 % positives), MLP",
+    "mnist-mlp": "MNIST, MLP",
+    "mnist-mlp-wrong-labels": "MNIST, MLP,\na tenth of labels wrong",
+    "mnist-cnn": "MNIST, CNN",
+    "mnist-logistic": "MNIST, logistic regression",
+    "fashion-mnist-mlp": "Fashion-MNIST, MLP",
+    "fashion-mnist-mlp-wrong-labels": "Fashion-MNIST, MLP,\na tenth of labels wrong",
+    "fashion-mnist-cnn": "Fashion-MNIST, CNN",
+    "fashion-mnist-cnn-augmented": "Fashion-MNIST, CNN,\naugmented",
+    "digits-mlp": "digits, MLP",
+    "cifar10-mlp": "CIFAR-10, MLP",
+    "shakespeare": "Shakespeare, small GPT\n(perplexity)",
+}
+STYLE = {
+    "font.size": 9,
+    "svg.hashsalt": "adamcb",
+    "svg.fonttype": "path",
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+}
+
+
+class Reading(NamedTuple):
+    """The share of Adam's samples, and by how many points the test score differs from Adam's, give or take.
+
+    An interval of fewer than three seeds says nothing: its margin is NaN.
+    """
+
+    share: float
+    points: float
+    margin: float
+
+
+def read(rows: Sequence[Row], task: str, method: str) -> Reading | None:
+    """Return how a method ended on a task with the whole budget; None without rows."""
+    own = [row for row in rows if row["task"] == task]
+    measure = headline_of(own)
+    metric = difference(measure)
+    whole = [row for row in own if (row["method"], row["fraction"]) == (method, 1.0)]
+    found = estimates(whole, baselines_of(own, task), {"samples": COLUMNS["samples"], "metric": metric})
+    if not found:
+        return None
+    scale = 1.0 if measure.percent or not measure.name.endswith("precision") else 100.0  # a precision, in points
+    score = found["metric"]
+    margin = scale * score.margin if len(whole) >= 3 else math.nan
+    return Reading(math.exp(found["samples"].mean), scale * score.mean, margin)
+
+
+def shown_tasks(rows: Sequence[Row]) -> list[str]:
+    """Return the tasks that our method was run on, the one that saved most last: it is drawn on top."""
+    found = {task: read(rows, task, OURS) for task in TASKS if any(row["task"] == task for row in rows)}
+    return [
+        task for task, _ in sorted(((task, own) for task, own in found.items() if own), key=lambda pair: -pair[1].share)
+    ]
+
+
+def draw(rows: Sequence[Row]) -> Figure:
+    """Return the figure: samples on the left, the test metric on the right, a line for each task."""
+    tasks = shown_tasks(rows)
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(8.6, 0.4 * len(tasks) + 1.1), layout="constrained", facecolor="white")
+        left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
+        for place, task in enumerate(tasks):
+            _line(left, right, place, {name: read(rows, task, name) for name in METHODS})
+        left.set_yticks(range(len(tasks)), [TASKS[task] for task in tasks])
+        left.set(xlim=(0, 1.06), ylim=(-0.6, len(tasks) - 0.4), title="Samples trained on (fewer is cheaper)")
+        left.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
+        right.axvline(0, color="#999999", linewidth=0.8, zorder=0)
+        right.set(xlim=(-2, 1.6), title="Test score minus Adam's (points)")
+        for label, color, marker in METHODS.values():
+            left.plot([], [], marker, color=color, label=label)
+        handles, labels = left.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(METHODS), frameon=False)
+        return figure
+
+
+def _line(left: Axes, right: Axes, place: int, found: dict[str, Reading | None]) -> None:
+    """Draw a task: where each method is, with the 95 % interval of its score over seeds."""
+    shares = [reading.share for reading in found.values() if reading]
+    left.plot([min(shares), max(shares)], [place, place], color="#cccccc", linewidth=1.2, zorder=0)
+    for number, (method, reading) in enumerate(found.items()):
+        if reading is None:
+            continue
+        _, color, marker = METHODS[method]
+        looks = {"color": color, "marker": marker, "markersize": 6, "linestyle": "none"}
+        left.plot([reading.share], [place], **looks)
+        if method == OURS:
+            words = f"{100 * reading.share:.0f} %"
+            left.annotate(words, (reading.share, place), (0, 6), textcoords="offset points", ha="center", color=color)
+        if method != "adam":
+            shift = 0.14 if number == 1 else -0.14
+            right.errorbar([reading.points], [place + shift], xerr=[reading.margin], capsize=2, elinewidth=1, **looks)
+
+
+def draw_queue(rates: Sequence[float] = (2.0, 1.0, 1.0, 1.0, 1.0, 0.5, 0.5), batch_size: int = 3) -> Figure:
+    """Return a sketch of the queue: units of each sample, where it is due, and where batches end."""
+    generator = np.random.default_rng(2030)  # places that lie far enough apart to be told apart
+    units = [
+        [(begin, generator.uniform(begin, begin + 1 / rate)) for begin in np.arange(0, 2, 1 / rate)] for rate in rates
+    ]
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=(8.6, 3.3), layout="constrained", facecolor="white")
+        axes = figure.subplots()
+        for line, (rate, own) in enumerate(zip(rates, units, strict=True)):
+            begins, places = zip(*own, strict=True)
+            axes.barh([line] * len(own), 1 / rate, left=begins, height=0.62, color="#e8f3ee", edgecolor="#009E73")
+            axes.plot(places, [line] * len(own), "D", color="#009E73", markersize=6)
+        _cuts(axes, sorted(place for own in units for _, place in own), batch_size)
+        words = {2.0: "twice as often", 1.0: "average", 0.5: "half as often"}
+        axes.set_yticks(range(len(rates)), [f"sample {line + 1}: {words[rate]}" for line, rate in enumerate(rates)])
+        axes.set(xlim=(0, 2), ylim=(len(rates) - 0.5, -1.2), xlabel="training goes on, in epochs of an average sample")
+        axes.set_xticks([0, 1, 2])
+        axes.spines["left"].set_visible(False)
+        axes.tick_params(axis="y", length=0)
+        return figure
+
+
+def _cuts(axes: Axes, due: Sequence[float], batch_size: int) -> None:
+    """Draw where batches end, and number them."""
+    firsts = range(batch_size, len(due), batch_size)
+    ends = [(due[first - 1] + due[first]) / 2 for first in firsts]
+    for number, (begin, end) in enumerate(zip([0.0, *ends], [*ends, 2.0], strict=True), start=1):
+        if end < 2.0:
+            axes.axvline(end, color="#D55E00", linestyle="--", linewidth=1.2)
+        axes.text((begin + end) / 2, -0.75, f"batch {number}", ha="center", color="#D55E00")
+
+
+def main() -> None:
+    """Read the rows and write the figures."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rows", type=Path, default=ROWS)
+    parser.add_argument("--out", type=Path, default=FIGURE)
+    options = parser.parse_args()
+    queue = options.out.with_name(f"queue{options.out.suffix}")
+    for path, figure in ((options.out, draw(reported(read_csv(options.rows)))), (queue, draw_queue())):
+        figure.savefig(path, **({"metadata": {"Date": None}} if path.suffix == ".svg" else {}))
+        print(path)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""Controls: uniform batches that cost less, to tell what choosing brings from what fewer samples bring."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from adamcb import _checks
+from adamcb.selection import Draw, Selection, ShuffledEpochs, UniformSelection
+
+
+def uniform(
+    num_samples: int, batch_size: int, *, exploration: float | None = None, generator: torch.Generator | None = None
+) -> UniformSelection:
+    """Return shuffled epochs, which have nothing to explore."""
+    return UniformSelection(num_samples, batch_size, generator=generator)
+
+
+class SmallBatches(Selection):
+    """Shuffled epochs in batches of a part of K: as many steps as with batches of K, on fewer samples.
+
+    Args:
+        num_samples: n.
+        batch_size: K; an epoch has floor(n/K) batches.
+        share: How large a batch is, as a part of K.
+        exploration: Not used.
+        generator: Where all random numbers come from.
+    """
+
+    learns = False
+
+    def __init__(
+        self,
+        num_samples: int,
+        batch_size: int,
+        *,
+        share: float = 0.25,
+        exploration: float | None = None,
+        generator: torch.Generator | None = None,
+    ) -> None:
+        size = max(1, round(_checks.real("share", share, low=0.0, high=1.0, low_open=True) * batch_size))
+        super().__init__(num_samples, batch_size, min_batch_size=size, generator=generator)
+        self._epochs = ShuffledEpochs(self.num_samples, self.generator)
+
+    def draw(self) -> Draw:
+        """Return the next samples of the epoch."""
+        return self.make_draw(self._epochs.take(self.min_batch_size), self.min_batch_size / self.num_samples)
+
+    def inclusion_probs(self) -> np.ndarray:
+        """Return float64[n], the same for every sample."""
+        return np.full(self.num_samples, self.min_batch_size / self.num_samples)
+
+    def _learned(self) -> dict[str, Any]:
+        return {"epochs": self._epochs.state_dict()}
+
+    def _check_state(self, state: Any) -> None:
+        super()._check_state(state)
+        self._epochs.check_state(state["epochs"], "state['epochs']")
+
+    def _restore(self, state: dict[str, Any]) -> None:
+        self._epochs.load_state_dict(state["epochs"])
+
+
+# What draws uniformly on purpose.
+CONTROLS = (uniform, SmallBatches)

@@ -1,0 +1,62 @@
+"""KDD Cup 1999, the 10 % file: connections of a network, 22 kinds of attack, from 280,790 rows down to 2.
+
+The file is kddcup99/kddcup.data_10_percent.gz. Two thirds of its rows repeat another one. Equal rows all go to the same
+side of the split: otherwise the test set would hold what was trained on.
+"""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.utils.data import TensorDataset
+
+from adamcb.lab.tasks.datasets import DataFileError, find_file
+from adamcb.lab.tasks.rare_events import RARE_METRICS
+from adamcb.lab.tasks.tables import build_mlp, split, standardized
+from adamcb.lab.tasks.task import Task
+
+NUM_COLUMNS = 42
+WORDS = (1, 2, 3)  # columns that hold words: protocol, service and flag
+LARGE = (0, 4, 5)  # columns whose logarithm is taken: seconds, and bytes both ways
+TEST_SHARE = 0.2
+
+
+def kddcup99(data_dir: str | None = None) -> Task:
+    """Return the task: an MLP that tells the 23 classes apart."""
+    train, test, num_classes = read_kddcup99(find_file("kddcup99", "kddcup.data_10_percent.gz", data_dir))
+    return Task(
+        "kddcup99",
+        partial(build_mlp, train.tensors[0].shape[1], num_classes),
+        train,
+        test,
+        metrics=RARE_METRICS,
+        batch_size=512,
+        epochs=5,
+    )
+
+
+def read_kddcup99(path: Path) -> tuple[TensorDataset, TensorDataset, int]:
+    """Return training and test rows, and how many classes there are; words become one column for each word."""
+    try:
+        with gzip.open(path, "rt", encoding="ascii") as file:
+            lines = [line.rstrip("\n.") for line in file]
+        cells = np.array([line.split(",") for line in lines])
+        if not (cells.ndim == 2 and cells.shape[1] == NUM_COLUMNS):
+            raise ValueError(f"not {NUM_COLUMNS} columns everywhere")
+        numbers = np.delete(cells, (*WORDS, NUM_COLUMNS - 1), axis=1).astype(np.float64)
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise DataFileError(f"{path} must be the 10 % file of KDD Cup 1999, gzipped: {error}.") from error
+    places = [place - sum(word < place for word in WORDS) for place in LARGE]
+    numbers[:, places] = np.log1p(numbers[:, places])
+    words = [cells[:, [place]] == np.unique(cells[:, place]) for place in WORDS]
+    names, labels = np.unique(cells[:, -1], return_inverse=True)
+    # A checksum of the row decides where it goes, so rows that are equal stay together.
+    in_test = np.array([zlib.crc32(line.encode()) for line in lines]) < TEST_SHARE * 2**32
+    features = standardized(np.concatenate([numbers, *words], axis=1), in_test)
+    train, test = split(features, torch.from_numpy(labels), in_test)
+    return train, test, len(names)

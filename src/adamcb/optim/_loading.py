@@ -1,0 +1,138 @@
+"""Whether a saved state fits a live optimizer. torch loads what does not fit, and a fused kernel then crashes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from adamcb import _checks
+
+# Of state: one number for a parameter, not one for each of its entries.
+_SCALARS = ("step", "eta", "mu", "mu_product")
+# Of torch's optimizers, the one whose state has other shapes than its parameters.
+_OTHER_SHAPES = ("Adafactor",)
+# What the optimizers with fused kernels keep, and their names.
+_ADAMS = ("AdamX", "Adam", "AdamW")
+_MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
+# Settings at or above 0, and settings in [0, 1).
+_POSITIVE = ("lr", "initial_lr", "eps", "weight_decay")
+_SHARES = ("beta1_decay",)
+
+
+def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
+    """Raise unless `state` fits `optimizer`: groups, settings, parameters, and the state of each. Changes nothing.
+
+    What the state of a parameter looks like is known once the optimizer has stepped. Before, torch's optimizers are
+    known to keep tensors like the parameter, and one number for its steps.
+
+    Raises:
+        ValueError, TypeError: If something does not fit.
+    """
+    live = optimizer.state_dict()
+    if not isinstance(state, dict) or not {"state", "param_groups"} <= set(state):
+        raise ValueError("an optimizer's state must be a dict with the keys state and param_groups.")
+    groups, saved = state["param_groups"], state["state"]
+    if not isinstance(groups, list) or len(groups) != len(live["param_groups"]):
+        got = len(groups) if isinstance(groups, list) else type(groups).__name__
+        raise ValueError(f"an optimizer's state must have {len(live['param_groups'])} param_groups, got {got}.")
+    for number, (group, own) in enumerate(zip(groups, live["param_groups"], strict=True)):
+        if not isinstance(group, dict) or group.get("params") != own["params"]:
+            rule = f"hold the parameters {_range_of(own['params'])}, in this order"
+            raise ValueError(f"`param_groups[{number}]` must {rule}.")
+        check_group(f"param_groups[{number}]", group, own)
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    if not isinstance(saved, dict) or not all(type(key) is int and 0 <= key < len(params) for key in saved):
+        raise ValueError(f"an optimizer's state must hold states of parameters 0 to {len(params) - 1}.")
+    check_entries(optimizer, {params[number]: entry for number, entry in saved.items()})
+
+
+def check_entries(optimizer: Optimizer, entries: Mapping[Any, Any]) -> None:
+    """Raise unless the states of these parameters fit those that the optimizer has, or would have."""
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    for number, param in enumerate(params):
+        known = optimizer.state.get(param) or {}
+        if param in entries and (known or _keeps_tensors_like_parameters(optimizer)):
+            always = _MOMENTS if type(optimizer).__name__ in _ADAMS else set()
+            _check_entry(f"state[{number}]", entries[param], param, known, always)
+
+
+def _keeps_tensors_like_parameters(optimizer: Optimizer) -> bool:
+    kind = type(optimizer)
+    return kind.__module__.startswith(("torch.optim", "adamcb.")) and kind.__name__ not in _OTHER_SHAPES
+
+
+def check_group(name: str, group: Mapping[str, Any], own: Mapping[str, Any]) -> None:
+    """Raise unless a saved group has settings of the same kind as the live one."""
+    if "param_names" in group and "param_names" in own and group["param_names"] != own["param_names"]:
+        raise ValueError(f"`{name}` must hold parameters of the same names in the same order.")
+    if "lr" not in group:
+        raise ValueError(f"`{name}` must have the setting lr, got {', '.join(map(str, group))}.")
+    for key, value in group.items():
+        if key not in ("params", "param_names") and key in own:
+            _check_setting(f"{name}['{key}']", key, value, own[key])
+
+
+def _check_setting(name: str, key: str, value: Any, own: Any) -> None:
+    if key == "betas":
+        _checks.betas(value, name)
+    elif key in _POSITIVE:
+        _checks.real(name, _number(name, value), low=0.0)
+    elif key in _SHARES:
+        _checks.real(name, value, low=0.0, high=1.0, low_open=True)
+    elif isinstance(own, bool) or own is None:
+        if not (value is None or isinstance(value, bool)):
+            raise TypeError(f"`{name}` must be True, False or None, got {_checks.shown(name, value)}.")
+    elif isinstance(own, (int, float)):
+        _checks.real(name, value)
+    elif isinstance(own, Tensor):
+        _number(name, value)
+
+
+def _number(name: str, value: Any) -> Any:
+    """Return the number in a 1-element tensor, or the number."""
+    if isinstance(value, Tensor):
+        if value.numel() != 1:
+            raise ValueError(f"`{name}` must be one number, got a tensor of shape {tuple(value.shape)}.")
+        return value.item()
+    return value
+
+
+def _check_entry(name: str, entry: Any, param: Tensor, known: Mapping[str, Any], always: set[str]) -> None:
+    """Raise unless the saved state of a parameter is like that which the optimizer has, or would have."""
+    if not isinstance(entry, dict):
+        raise TypeError(f"`{name}` must be a dict, got {type(entry).__name__}.")
+    needed = {key for key, value in known.items() if isinstance(value, Tensor)} - {"max_exp_avg_sq"}
+    needed |= always
+    if entry and not needed <= set(entry):
+        missing = ", ".join(sorted(needed - set(entry)))
+        raise ValueError(f"`{name}` must have the keys {missing}, got {', '.join(map(str, entry))}.")
+    for key, value in entry.items():
+        if key in _SCALARS:
+            _check_scalar(f"{name}['{key}']", key, value)
+        elif not (value is None and known.get(key) is None):
+            _check_like(f"{name}['{key}']", value, known.get(key, param))
+
+
+def _check_scalar(name: str, key: str, value: Any) -> None:
+    number = _checks.real(name, _number(name, value), low=0.0)
+    if key == "step" and number != math.floor(number):
+        raise ValueError(f"`{name}` must be a whole number, got {_checks.shown(name, number)}.")
+
+
+def _check_like(name: str, value: Any, model: Any) -> None:
+    if not isinstance(model, Tensor):
+        return
+    if not isinstance(value, Tensor):
+        raise TypeError(f"`{name}` must be a tensor, got {_checks.shown(name, value)}.")
+    if value.shape != model.shape or value.dtype != model.dtype or value.layout != torch.strided:
+        rule = f"be a tensor of shape {tuple(model.shape)} and {model.dtype}"
+        raise ValueError(f"`{name}` must {rule}, got shape {tuple(value.shape)} and {value.dtype}.")
+
+
+def _range_of(params: list[int]) -> str:
+    return f"{params[0]} to {params[-1]}" if params else "of an empty group"

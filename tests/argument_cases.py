@@ -1,0 +1,561 @@
+"""Every public constructor, function and method, and what each of its arguments may be."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.utils.data import TensorDataset
+
+import adamcb
+from adamcb import paper, selection, theory
+from adamcb._checks import LARGEST_SEED, MOST_SAMPLES
+from adamcb.lab import Method, Metric, Task
+from adamcb.training import Meter, Ranks, read_checkpoint, write_checkpoint
+from tests.argument_kinds import (
+    Kind,
+    flag,
+    function,
+    integer,
+    nothing_else,
+    optional,
+    rate,
+    real,
+    rising,
+    two_shares,
+    unknown,
+    vector,
+    word,
+)
+from tests.training.problem import losses_of, plain
+
+N, K = 12, 2
+
+
+def dataset() -> TensorDataset:
+    source = torch.Generator().manual_seed(0)
+    return TensorDataset(torch.randn(N, 3, generator=source), torch.arange(N) % 2)
+
+
+def model() -> nn.Linear:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Linear(3, 2)
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def bandit() -> adamcb.CombinatorialBandit:
+    return adamcb.CombinatorialBandit(N, K, generator=seeded())
+
+
+@dataclass
+class Case:
+    """Something public that takes arguments.
+
+    Attributes:
+        call: Called with a subject and the arguments.
+        kinds: What each argument may be.
+        good: Returns arguments that work.
+        subject: Returns what a method is called on; None: `call` is a function or a class.
+        state: What a refused call on the subject must not change.
+        done: Called with what came out.
+    """
+
+    call: Callable[..., Any]
+    kinds: dict[str, Kind]
+    good: Callable[[], dict[str, Any]] = dict
+    subject: Callable[[], Any] | None = None
+    state: Callable[[Any], Any] = field(default=lambda subject: plain(subject.state_dict()))
+    done: Callable[[Any], Any] = field(default=lambda result: None)
+    left_out: tuple[str, ...] = ()  # arguments that other cases have
+
+
+def close(trainer: Any) -> None:
+    trainer.close()
+
+
+def trained() -> dict[str, Any]:
+    return {"model": model(), "dataset": dataset(), "batch_size": K}
+
+
+def trainer() -> adamcb.AdamCB:
+    return adamcb.AdamCB(model(), dataset(), K, 0.01)
+
+
+def waiting() -> adamcb.AdamCB:
+    """Return a trainer that waits for losses."""
+    made = trainer()
+    x, y = next(iter(made))
+    losses_of(made.model, x, y)
+    return made
+
+
+def a_path(value: Any) -> bool | None:
+    return None if isinstance(value, str) and value else False
+
+
+def weights_sum_to_an_integer(values: np.ndarray) -> bool:
+    return bool(values.max(initial=0.0) <= 1.0 and abs(values.sum() - round(values.sum())) <= 1e-6)
+
+
+SIZES: dict[str, Kind] = {"num_samples": integer(K, MOST_SAMPLES), "batch_size": integer(1, N)}
+GENERATOR = optional(nothing_else)
+OF_A_BANDIT = {**SIZES, "generator": GENERATOR}
+GOOD_SIZES = {"num_samples": N, "batch_size": K}
+SCORES = vector(K)
+LOADER: dict[str, Kind] = {
+    "num_workers": integer(0, 1024),
+    "collate_fn": optional(function),
+    "pin_memory": flag,
+    "timeout": real(0.0, 0.0),
+    "worker_init_fn": optional(function),
+    "multiprocessing_context": optional(nothing_else),
+    "prefetch_factor": optional(nothing_else),
+    "persistent_workers": lambda value: flag(value) and not value,
+    "pin_memory_device": lambda value: None if isinstance(value, str) else False,
+    "in_order": flag,
+    "seed": integer(0, LARGEST_SEED),
+    "stateful": lambda value: None if flag(value) else False,
+}
+ADAPTIVE: dict[str, Kind] = {
+    "model": nothing_else,
+    "dataset": unknown,
+    "batch_size": integer(1, N),
+    "min_batch_size": optional(integer(1, K)),
+    "selection": optional(nothing_else),
+    "scores": lambda value: word("last-layer", "exact", "losses")(value) or callable(value),
+    "device": lambda value: True if value is None else None if isinstance(value, (str, int)) else False,
+    "feedback_delay": optional(integer(0, 10_000)),
+    "sharded": flag,
+    "record_samples": flag,
+    "observers": lambda value: isinstance(value, (list, tuple, dict)) and not value,
+    **LOADER,
+}
+ADAMX: dict[str, Kind] = {
+    "params": lambda value: None if isinstance(value, (list, torch.Tensor)) else False,
+    "lr": rate,
+    "betas": two_shares,
+    "eps": real(0.0),
+    "beta1_decay": real(0.0, 1.0, low_open=True),
+    "bias_correction": flag,
+    "weight_decay": real(0.0),
+    "maximize": flag,
+    "foreach": optional(flag),
+    "fused": optional(flag),
+    "capturable": flag,
+    "differentiable": flag,
+}
+PAPER: dict[str, Kind] = {
+    "model": nothing_else,
+    "dataset": unknown,
+    "batch_size": integer(1, N),
+    "lr": rate,
+    "exploration": real(0.0, 1.0),
+    "max_norm": optional(real(0.0, low_open=True)),
+    "seed": integer(0, LARGEST_SEED),
+}
+BOUND: dict[str, Kind] = {
+    "method": word("uniform", "adambs", "adamcb"),
+    "num_samples": integer(K, MOST_SAMPLES),
+    "batch_size": integer(1, N),
+    "steps": integer(1, 10**15),
+    "dimension": integer(1, 10**15),
+    "max_norm": real(0.0, 1e100),
+    "diameter": real(0.0, 1e100),
+    "lr": real(1e-100, 1e100),
+    "exploration": optional(real(1e-100, 1.0)),
+    "betas": lambda value: two_shares(value) and value[0] ** 2 < value[1] and None,
+    "beta1_decay": real(0.0, 1.0, low_open=True, high_open=True),
+    "eps": real(1e-100, 1e100),
+    "mean_norm": optional(real(0.0, 1e100)),
+    "norm_std": optional(real(0.0, 1e100)),
+}
+GOOD_BOUND = {"steps": 10, "dimension": 4, "max_norm": 1.0, "diameter": 1.0, "lr": 0.1}
+
+
+def of_bounds(*names: str) -> dict[str, Kind]:
+    return {name: BOUND[name] for name in names}
+
+
+CASES: dict[str, Case] = {
+    "Selection": Case(
+        adamcb.Selection,
+        {**OF_A_BANDIT, "min_batch_size": optional(integer(1, K))},
+        lambda: GOOD_SIZES,
+    ),
+    "CombinatorialBandit": Case(
+        adamcb.CombinatorialBandit,
+        {
+            **OF_A_BANDIT,
+            "min_batch_size": optional(integer(1, K)),
+            "size_multiple": integer(1, K),
+            "exploration": real(0.0, 1.0),
+            "feedback": word("scale-free", "proof", "listing"),
+            "gate": optional(word("auto")),
+        },
+        lambda: GOOD_SIZES,
+    ),
+    "QueueBandit": Case(
+        adamcb.QueueBandit,
+        {
+            **OF_A_BANDIT,
+            "min_batch_size": optional(integer(1, K)),
+            "size_multiple": integer(1, K),
+            "exploration": real(0.0, 1.0, low_open=True),
+            "feedback": word("scale-free", "proof", "listing"),
+        },
+        lambda: GOOD_SIZES,
+    ),
+    "ReplacementBandit": Case(
+        adamcb.ReplacementBandit,
+        {
+            **OF_A_BANDIT,
+            "exploration": real(0.0, 1.0),
+            "form": word("corrected", "original"),
+            "max_norm": optional(real(0.0, low_open=True)),
+        },
+        lambda: GOOD_SIZES,
+    ),
+    "ReplacementSelection": Case(
+        selection.ReplacementSelection, {**OF_A_BANDIT, "exploration": real(0.0, 1.0)}, lambda: GOOD_SIZES
+    ),
+    "UniformSelection": Case(adamcb.UniformSelection, OF_A_BANDIT, lambda: GOOD_SIZES),
+    "WeightedSelection": Case(
+        adamcb.WeightedSelection,
+        {"weights": vector(least=K), "batch_size": integer(1, 4), "generator": GENERATOR},
+        lambda: {"weights": [1.0, 2.0, 3.0, 4.0], "batch_size": K},
+    ),
+    "ShardedSelection": Case(
+        selection.ShardedSelection,
+        {
+            "selection": nothing_else,
+            "num_samples": integer(11, 12),
+            "shard": integer(0, 1),
+            "num_shards": lambda value: None if integer(2, 2)(value) else False,
+        },
+        lambda: {"selection": adamcb.UniformSelection(6, 2), "num_samples": N, "shard": 0, "num_shards": 2},
+    ),
+    "shard_size": Case(
+        selection.shard_size,
+        {"num_samples": integer(1, MOST_SAMPLES), "shard": integer(0, 3), "num_shards": integer(1)},
+        lambda: {"num_samples": N, "shard": 0, "num_shards": 4},
+    ),
+    "ShuffledEpochs": Case(
+        selection.ShuffledEpochs,
+        {"num_samples": integer(1, MOST_SAMPLES), "generator": nothing_else},
+        lambda: {"num_samples": N, "generator": seeded()},
+    ),
+    "ShuffledEpochs.take": Case(
+        selection.ShuffledEpochs.take,
+        {"count": integer(0, N)},
+        lambda: {"count": 2},
+        subject=lambda: selection.ShuffledEpochs(N, seeded()),
+    ),
+    "Gate": Case(selection.Gate, {"min_gain": real(0.0, 1.0, low_open=True)}),
+    "Gate.is_open": Case(
+        selection.Gate.is_open,
+        {"moment": nothing_else, "progress": real(0.0)},
+        lambda: {"moment": selection.SecondMoment(), "progress": 0.5},
+        subject=selection.Gate,
+        state=repr,
+    ),
+    "ScaleFree": Case(
+        selection.ScaleFree,
+        {
+            "rate": real(0.0, low_open=True),
+            "bound": real(0.0, low_open=True),
+            "memory": real(0.0, 1.0, high_open=True),
+        },
+    ),
+    "ProofFeedback": Case(selection.ProofFeedback, {"max_norm": optional(real(0.0, low_open=True))}),
+    "ListingFeedback": Case(selection.ListingFeedback, {"max_norm": optional(real(0.0, low_open=True))}),
+    "SecondMoment": Case(selection.SecondMoment, {"memory": real(0.0, 1.0, high_open=True)}),
+    "SecondMoment.note": Case(
+        selection.SecondMoment.note,
+        {"scores": vector(2), "draw_probs": vector(2, least=2), "probs": optional(vector(2))},
+        lambda: {"scores": [1.0, 2.0], "draw_probs": [0.5, 0.5]},
+        subject=selection.SecondMoment,
+    ),
+    "SecondMoment.ratio_to": Case(
+        selection.SecondMoment.ratio_to,
+        {"num_samples": integer(1, MOST_SAMPLES), "batch_size": integer(1, 10**15)},
+        lambda: GOOD_SIZES,
+        subject=selection.SecondMoment,
+    ),
+    "depround": Case(
+        adamcb.depround,
+        {"inclusion_probs": vector(check=weights_sum_to_an_integer), "generator": GENERATOR},
+        lambda: {"inclusion_probs": [0.5, 0.5], "generator": seeded()},
+    ),
+    "Selection.make_draw": Case(
+        adamcb.Selection.make_draw,
+        {
+            "indices": lambda value: None if vector(K)(value) else False,
+            "probs": lambda value: None if not isinstance(value, (str, bytes, dict, set)) else False,
+            "loss_weights": lambda value: None if not isinstance(value, (str, bytes, dict, set)) else False,
+        },
+        lambda: {"indices": [1, 2], "probs": 0.5, "loss_weights": None},
+        subject=bandit,
+    ),
+    "Selection.load_state_dict": Case(
+        adamcb.Selection.load_state_dict, {"state": nothing_else}, lambda: {"state": bandit().state_dict()}, bandit
+    ),
+    "BanditLoader": Case(
+        adamcb.BanditLoader,
+        {**LOADER, "dataset": unknown, "selection": nothing_else, "rank": integer(0, 0), "num_ranks": integer(1, K)},
+        lambda: {"dataset": dataset(), "selection": bandit()},
+    ),
+    "BanditLoader.load_state_dict": Case(
+        adamcb.BanditLoader.load_state_dict,
+        {"state": nothing_else},
+        lambda: {"state": adamcb.BanditLoader(dataset(), bandit()).state_dict()},
+        lambda: adamcb.BanditLoader(dataset(), bandit()),
+    ),
+    "SelectedBatch": Case(
+        adamcb.SelectedBatch, {"data": unknown, "draw": nothing_else}, lambda: {"data": 1, "draw": bandit().draw()}
+    ),
+    "SelectedBatch.to": Case(
+        adamcb.SelectedBatch.to,
+        {"device": lambda value: None if isinstance(value, (str, int)) else False, "non_blocking": flag},
+        lambda: {"device": "cpu"},
+        subject=lambda: adamcb.SelectedBatch(torch.zeros(2), bandit().draw()),
+        state=repr,
+    ),
+    "PerSampleNorms": Case(
+        adamcb.PerSampleNorms,
+        {
+            "model": nothing_else,
+            "mode": word("exact", "last-layer"),
+            "check": word("auto", "always", "never"),
+            "samples": optional(function),
+        },
+        lambda: {"model": model()},
+        done=close,
+    ),
+    "PerSampleNorms.is_done": Case(
+        adamcb.PerSampleNorms.is_done,
+        {"until": integer(-(10**500))},
+        lambda: {"until": 1},
+        subject=lambda: adamcb.PerSampleNorms(model()),
+        state=lambda subject: subject.passes,
+    ),
+    "register_rule": Case(
+        adamcb.register_rule,
+        {"operation": lambda value: bool(value) if isinstance(value, str) else None, "rule": function},
+        lambda: {"operation": "a name that no operation has", "rule": len},
+    ),
+    "AdamX": Case(adamcb.AdamX, ADAMX, lambda: {"params": model().parameters()}),
+    "AdamX.load_state_dict": Case(
+        lambda subject, state: subject.load_state_dict(state),
+        {"state": nothing_else},
+        lambda: {"state": adamcb.AdamX(model().parameters()).state_dict()},
+        lambda: adamcb.AdamX(model().parameters()),
+    ),
+    "inverse_sqrt": Case(
+        adamcb.inverse_sqrt, {"optimizer": nothing_else}, lambda: {"optimizer": adamcb.AdamX(model().parameters())}
+    ),
+    "AdaptiveLoader": Case(adamcb.AdaptiveLoader, ADAPTIVE, trained, done=close),
+    "AdamCB": Case(
+        adamcb.AdamCB,
+        {
+            **ADAPTIVE,
+            "lr": optional(rate),
+            "optimizer": optional(nothing_else),
+            "betas": optional(two_shares),
+            "eps": optional(real(0.0)),
+            "weight_decay": optional(real(0.0)),
+        },
+        trained,
+        done=close,
+    ),
+    "AdaptiveLoader.weigh": Case(
+        adamcb.AdaptiveLoader.weigh,
+        {"losses": unknown},
+        lambda: {"losses": torch.ones(K, requires_grad=True)},
+        waiting,
+        lambda subject: plain(subject.selection.state_dict()),
+        left_out=("draw",),
+    ),
+    "AdamCB.step": Case(
+        adamcb.AdamCB.step,
+        {"losses": unknown},
+        lambda: {"losses": torch.ones(K, requires_grad=True)},
+        waiting,
+        lambda subject: plain(subject.selection.state_dict()),
+        left_out=("draw",),
+    ),
+    "AdamCB.load_state_dict": Case(
+        adamcb.AdamCB.load_state_dict, {"state": nothing_else}, lambda: {"state": trainer().state_dict()}, trainer
+    ),
+    "AdamCB.load": Case(adamcb.AdamCB.load, {"path": a_path}, subject=trainer, good=lambda: {"path": "/there/is/none"}),
+    "AdamCB.save": Case(
+        adamcb.AdamCB.save,
+        {
+            "path": a_path,
+            "check": lambda value: None if flag(value) else False,
+        },
+        lambda: {"path": "/there/is/none"},
+        trainer,
+        left_out=("extra",),
+    ),
+    "read_checkpoint": Case(read_checkpoint, {"path": a_path}, lambda: {"path": "/there/is/none"}),
+    "write_checkpoint": Case(
+        write_checkpoint,
+        {
+            "path": a_path,
+            "save_id": lambda value: None if value is None else False,
+            "check": lambda value: None if flag(value) else False,
+        },
+        lambda: {"path": "/there/is/none", "state": {}},
+        left_out=("state", "extra"),
+    ),
+    "Meter": Case(
+        Meter,
+        {"num_samples": integer(1, MOST_SAMPLES), "batch_size": integer(1, 10**15), "stride": integer(1, 10**15)},
+        lambda: GOOD_SIZES,
+    ),
+    "Ranks": Case(Ranks, {"rank": integer(0, 3), "size": integer(1)}, lambda: {"size": 4, "rank": 0}),
+    "paper.adamcb": Case(paper.adamcb, {**PAPER, "listing": flag}, trained, done=close),
+    "paper.adambs": Case(paper.adambs, PAPER, trained, done=close),
+    "paper.adambs_original": Case(paper.adambs_original, PAPER, trained, done=close),
+    "paper.adamx": Case(
+        paper.adamx, {name: ADAMX[name] for name in ("params", "lr")}, lambda: {"params": model().parameters()}
+    ),
+    "theory.exploration": Case(
+        theory.exploration,
+        {**of_bounds("num_samples", "batch_size", "steps"), "method": word("adambs", "adamcb")},
+        lambda: {**GOOD_SIZES, "steps": 10},
+    ),
+    "theory.constants": Case(
+        theory.constants,
+        {
+            **of_bounds("steps", "dimension", "max_norm", "diameter", "lr", "betas", "beta1_decay"),
+            "exploration": real(1e-100, 1.0),
+        },
+        lambda: {**GOOD_BOUND, "exploration": 0.5},
+    ),
+    "theory.regret_bound": Case(
+        theory.regret_bound, BOUND, lambda: {**GOOD_BOUND, **GOOD_SIZES, "method": "adamcb", "exploration": 0.5}
+    ),
+    "theory.regret_order": Case(
+        theory.regret_order,
+        of_bounds("method", "num_samples", "batch_size", "steps", "dimension"),
+        lambda: {**GOOD_SIZES, "method": "adamcb", "steps": 10, "dimension": 4},
+    ),
+    "theory.bandit_regret": Case(
+        theory.bandit_regret,
+        {
+            **of_bounds("num_samples", "batch_size", "steps"),
+            "method": word("adambs", "adamcb"),
+            "exploration": real(1e-100, 1.0),
+        },
+        lambda: {**GOOD_SIZES, "method": "adamcb", "steps": 10, "exploration": 0.5},
+    ),
+    "theory.interval": Case(
+        theory.interval,
+        {"values": lambda value: None if vector()(value) else False},
+        lambda: {"values": [1.0]},
+    ),
+    "theory.growth_exponent": Case(
+        theory.growth_exponent,
+        {"across": lambda value: None if vector(2, least=2)(value) else False, "values": unknown},
+        lambda: {"across": [1.0, 2.0], "values": [[1.0, 2.0]]},
+    ),
+    "theory.second_moment": Case(
+        theory.second_moment,
+        {"norms": vector(2), "probs": vector(2, least=2)},
+        lambda: {"norms": [1.0, 2.0], "probs": [0.5, 0.5]},
+    ),
+    "theory.best_probs": Case(
+        theory.best_probs,
+        {"norms": vector(least=1), "batch_size": integer(1, 2), "exploration": real(0.0, 1.0)},
+        lambda: {"norms": [1.0, 2.0], "batch_size": 1},
+    ),
+    "theory.scale_free_step": Case(
+        theory.scale_free_step,
+        {
+            "weights": vector(2, least=2),
+            "norms": vector(2, least=1),
+            "batch": unknown,
+            "batch_size": integer(1, 2),
+            "exploration": real(0.0, 1.0, high_open=True),
+            "rate": real(0.0, 1e100),
+            "level": word("weights", "batch"),
+        },
+        lambda: {"weights": [1.0, 1.0], "norms": [1.0, 2.0], "batch": [0], "batch_size": 1},
+    ),
+    "theory.descent_constant": Case(theory.descent_constant, {"rate": real(0.0, 0.5)}, lambda: {"rate": 0.3}),
+    "theory.LogisticProblem": Case(
+        theory.LogisticProblem,
+        {"features": nothing_else, "labels": unknown, "penalty": real(0.0, low_open=True)},
+        lambda: {"features": torch.zeros(3, 1), "labels": torch.tensor([0, 1, 1])},
+    ),
+    "theory.measure_regret": Case(
+        theory.measure_regret,
+        {
+            "problem": nothing_else,
+            "selection": nothing_else,
+            "horizons": lambda value: None if rising(value) or isinstance(value, (np.ndarray, torch.Tensor)) else False,
+            "lr": real(0.0, 1e100),
+            "betas": two_shares,
+            "beta1_decay": real(0.0, 1.0, low_open=True),
+            "eps": real(0.0, low_open=True),
+            "every": integer(1, 10**15),
+            "minimum": optional(nothing_else),
+        },
+        lambda: {
+            "problem": theory.LogisticProblem(torch.linspace(-1, 1, N)[:, None], torch.arange(N) % 2, penalty=0.1),
+            "selection": bandit(),
+            "horizons": [2],
+        },
+    ),
+    "Task": Case(
+        Task,
+        {
+            "name": lambda value: None if isinstance(value, str) and value else False,
+            "model": function,
+            "train": unknown,
+            "test": unknown,
+            "loss": optional(function),
+            "predict": optional(function),
+            "metrics": lambda value: None if value is None or isinstance(value, dict) else False,
+            "batch_size": integer(1, 10**15),
+            "lr": real(0.0, low_open=True),
+            "schedule": word("constant", "inverse-sqrt", "cosine"),
+            "scores": unknown,
+            "epochs": integer(1, 10**15),
+            "optimizer": optional(word("adam", "adamw", "sgd", "adamx")),
+            "weight_decay": real(0.0),
+        },
+        lambda: {"name": "mine", "model": model, "train": dataset(), "test": dataset()},
+    ),
+    "Metric": Case(
+        Metric, {"function": function, "better": word("higher", "lower"), "percent": flag}, lambda: {"function": len}
+    ),
+    "Method": Case(
+        Method,
+        {
+            "name": lambda value: None if isinstance(value, str) else False,
+            "label": lambda value: isinstance(value, str),
+            "selection": optional(function),
+            "optimizer": function,
+            "loss": optional(function),
+            "scores": lambda value: value is None or callable(value) or word("exact", "losses")(value),
+            "lr": optional(real(0.0, low_open=True)),
+            "exploration": optional(real(0.0, 1.0)),
+            "min_batch_size": optional(integer(1, 10**15)),
+            "keeps_optimizer": flag,
+            "about": lambda value: isinstance(value, str),
+            "link": lambda value: isinstance(value, str),
+            "needs": lambda value: isinstance(value, (tuple, list)) and not value,
+        },
+        lambda: {"name": "mine"},
+    ),
+}

@@ -1,0 +1,99 @@
+"""Files of result folders: whole, with digests, and refused when they changed."""
+
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from adamcb._files import DRAFT
+from adamcb.lab.errors import LabError
+from adamcb.lab.output.report._read import read_folder
+from adamcb.lab.results import read_arrays, read_csv, read_json, write_arrays, write_csv, write_json
+from adamcb.lab.results.files import SUMS
+
+CONTENT = {"name": "run", "rows": [{"loss": 0.1, "epoch": 3}, {"loss": 1e-300, "epoch": 4}]}
+ROWS = [{"method": "adam", "seed": 0, "train_loss": 0.1}, {"method": "adamcb", "seed": 1, "train_loss": None}]
+TRIALS = 1000
+
+
+def write_all(folder: Path) -> None:
+    write_json(folder / "done.json", CONTENT)
+    write_csv(folder / "results.csv", ("method", "seed", "train_loss"), ROWS)
+    write_arrays(folder / "chosen.npz", index=np.arange(3), loss=np.array([0.5, 0.25, 1.0]))
+
+
+READERS = {
+    "done.json": lambda folder: read_json(folder / "done.json"),
+    "results.csv": lambda folder: read_csv(folder / "results.csv"),
+    SUMS: lambda folder: read_csv(folder / "results.csv"),
+    "chosen.npz": lambda folder: read_arrays(folder / "chosen.npz", ("index", "loss")),
+}
+
+
+def test_what_is_written_is_read_back(tmp_path):
+    write_all(tmp_path)
+    assert read_json(tmp_path / "done.json") == CONTENT
+    assert read_csv(tmp_path / "results.csv") == ROWS
+    assert read_arrays(tmp_path / "chosen.npz", ("index",))["index"].tolist() == [0, 1, 2]
+    assert (tmp_path / "results.csv").read_text().startswith("method,seed,train_loss\nadam,0,0.1\n")  # a plain CSV
+    checked = subprocess.run(["sha256sum", "--check", "--strict", SUMS], cwd=tmp_path, capture_output=True)
+    assert checked.returncode == 0, checked.stderr
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_file_that_changed_is_refused(tmp_path, name):
+    write_all(tmp_path)
+    whole = (tmp_path / name).read_bytes()
+    source = np.random.default_rng(17)
+    for trial in range(TRIALS):
+        content = bytearray(whole)
+        if trial % 4 == 0 and name != SUMS:  # a list that is cut short knows of fewer files
+            content = content[: source.integers(len(content))]
+        else:
+            content[source.integers(len(content))] ^= 1 << source.integers(8)
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(LabError, match="is damaged"):
+            READERS[name](tmp_path)
+    (tmp_path / name).write_bytes(whole)
+    READERS[name](tmp_path)
+
+
+def test_a_table_that_was_being_replaced_is_good_at_every_moment(tmp_path, monkeypatch):
+    """Stop before each of the renames that writing a table takes."""
+    write_csv(tmp_path / "results.csv", ("method",), [{"method": "old"}])
+    replace, seen = Path.replace, set()
+    for last in range(4):
+        calls = []
+
+        def stopping(self, target, calls=calls, last=last):
+            if len(calls) == last:
+                raise KeyboardInterrupt
+            calls.append(target)
+            return replace(self, target)
+
+        monkeypatch.setattr(Path, "replace", stopping)
+        try:
+            write_csv(tmp_path / "results.csv", ("method",), [{"method": f"new{last}"}])
+        except KeyboardInterrupt:
+            pass
+        monkeypatch.setattr(Path, "replace", replace)
+        seen.add(read_csv(tmp_path / "results.csv")[0]["method"])
+    assert seen == {"old", "new2", "new3"}
+    assert not list(tmp_path.glob(f"{DRAFT}*"))
+
+
+def test_an_older_folder_is_refused_with_the_reason(tmp_path):
+    (tmp_path / "config.json").write_text('{"methods": ["adam"]}')
+    with pytest.raises(LabError, match="is damaged: it does not begin with a digest: .* of an older version"):
+        read_json(tmp_path / "config.json")
+
+
+def test_the_page_is_not_made_from_a_table_that_changed(tmp_path):
+    write_json(tmp_path / "config.json", {"methods": ["adam"], "metrics": []})
+    columns = ("method", "seed", "epoch", "step", "seconds", "train_loss", "test_loss")
+    write_csv(tmp_path / "results.csv", columns, [{name: 1 for name in columns} | {"method": "adam"}])
+    table = tmp_path / "results.csv"
+    table.write_text(table.read_text().replace("adam,1", "adam,2"))
+    with pytest.raises(LabError, match="results.csv is damaged"):
+        read_folder(tmp_path)

@@ -1,0 +1,145 @@
+"""Every public constructor, function and method: an argument works as documented, or is refused by name."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import pickle
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch.utils.data import DataLoader
+
+import adamcb
+from adamcb import paper, selection, theory
+from adamcb.gradnorm._table import OPERATIONS
+from tests.argument_cases import CASES, Case, K, N, bandit, dataset, model, seeded, trained, trainer
+from tests.argument_kinds import pool
+
+ARGUMENTS = [(name, argument) for name, case in CASES.items() for argument in case.kinds]
+
+
+def refusal(case: Case, subject: Any, argument: str, value: Any) -> Exception | None:
+    """Call with one argument replaced, and return what it raised of the kinds that it may."""
+    first = () if subject is None else (subject,)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            case.done(case.call(*first, **{**case.good(), argument: value}))
+        except (TypeError, ValueError, OSError) as error:
+            return error
+    return None
+
+
+def try_value(case: Case, argument: str, value: Any) -> None:
+    """Hold the outcome of a call against what the table says."""
+    subject = None if case.subject is None else case.subject()
+    before = None if subject is None else case.state(subject)
+    expected, error = case.kinds[argument](value), refusal(case, subject, argument, value)
+    what = f"{argument}={value!r} of type {type(value).__name__}"
+    if error is None:
+        assert expected is not False, f"{what} must be refused"
+        return
+    if isinstance(error, OSError):
+        assert expected is not False, f"{what} must be refused before a file is looked at"
+        return
+    assert expected is not True, f"{what} must work, got {error}"
+    # Two values that do not go together are refused by the name of either.
+    named = [argument] if isinstance(error, TypeError) else [argument, *case.kinds]
+    assert any(name in str(error) for name in named), f"{what}: the message must name it: {error}"
+    if subject is not None:
+        assert case.state(subject) == before, f"{what} was refused, and changed something"
+
+
+@pytest.fixture(autouse=True)
+def leave_nothing_behind(tmp_path, monkeypatch):
+    """Write where it does no harm, and forget rules that were registered."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("adamcb.gradnorm._table.OPERATIONS", dict(OPERATIONS))
+
+
+@pytest.mark.parametrize(("name", "argument"), ARGUMENTS, ids=lambda part: part)
+def test_every_argument_works_or_is_refused_by_name(name, argument):
+    for value in pool():
+        try_value(CASES[name], argument, value)
+
+
+NUMBERS = st.one_of(
+    st.integers(-100, 100), st.sampled_from([10**18, -(10**18), 10**400]), st.floats(), st.booleans(), st.none()
+)
+VALUES = st.one_of(
+    NUMBERS, st.text(max_size=4), st.complex_numbers(), st.lists(NUMBERS | st.text(max_size=2), max_size=4)
+)
+
+
+@settings(
+    max_examples=400,
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(place=st.sampled_from(ARGUMENTS), value=VALUES)
+def test_no_argument_can_be_fuzzed(place, value):
+    name, argument = place
+    if argument == "path":
+        return  # any text is one
+    try_value(CASES[name], argument, value)
+
+
+def test_the_table_has_every_public_name_and_argument():
+    without = {"Draw"}  # made by selections; its arrays are not checked again
+    for name in set(adamcb.__all__) - without:
+        assert name in CASES, f"{name} is not in the table"
+    for name in set(theory.__all__) - {"REGRET_FIELDS", "Constants", "Interval", "Minimum", "Regret", "RegretBound"}:
+        assert f"theory.{name}" in CASES, f"theory.{name} is not in the table"
+    for name in set(selection.__all__) - {"Draw", "Feedback", "Visit"}:
+        assert name in CASES, f"selection.{name} is not in the table"
+    for name in paper.__all__:
+        assert f"paper.{name}" in CASES
+    for name, case in CASES.items():
+        known = {*case.kinds, *case.left_out}
+        parameters = inspect.signature(case.call).parameters.values()
+        taken = {entry.name for entry in parameters if entry.kind is not entry.VAR_KEYWORD} - {"self", "subject", "_"}
+        assert taken <= known, f"{name} has no line for {taken - known}"
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"shuffle": True}, "`shuffle` must not be given, .* leave it out"),
+        ({"sampler": [1]}, "`sampler` must not be given, .* pass it as `selection`"),
+        ({"drop_last": False}, "`drop_last` must not be given, .* leave it out"),
+        ({"rank": 1}, "`rank` must not be given, .* the process group"),
+        ({"dataset": DataLoader(dataset())}, "`dataset` must be a dataset, got a DataLoader. .* `loader.dataset`"),
+        ({"optimizer": torch.optim.AdamW}, "got AdamW: build it first"),
+        ({"model": model().parameters()}, "Pass the model, not its parameters"),
+        ({"model": None}, "`model` must be a torch.nn.Module, got model of type NoneType"),
+    ],
+)
+def test_what_torch_users_try_is_answered(options, message):
+    with pytest.raises(TypeError, match=message):
+        adamcb.AdamCB(**{**trained(), **options})
+
+
+@pytest.mark.parametrize("copied", [copy.copy, copy.deepcopy, pickle.dumps])
+def test_what_is_attached_to_a_model_refuses_to_be_copied(copied):
+    for attached in (trainer(), adamcb.PerSampleNorms(model())):
+        with pytest.raises(TypeError, match="must not be copied or pickled"):
+            copied(attached)
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))], ids=["copy", "pickle"])
+def test_a_copy_of_a_selection_goes_on_as_the_original_does(copied):
+    for made in (bandit(), adamcb.QueueBandit(N, K, generator=seeded()), adamcb.UniformSelection(N, K)):
+        made.update(made.draw(), [1.0, 2.0])
+        twin = copied(made)
+        for _ in range(5):
+            draws = [one.draw() for one in (made, twin)]
+            assert draws[0].indices.tolist() == draws[1].indices.tolist()
+            made.update(draws[0], [0.1, 3.0])
+            twin.update(draws[1], [0.1, 3.0])
