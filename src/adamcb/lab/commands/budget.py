@@ -28,7 +28,7 @@ from adamcb.lab.commands.time_to_loss import TASKS as CLEAN_TASKS
 from adamcb.lab.errors import LabError, describe
 from adamcb.lab.experiment import Experiment
 from adamcb.lab.results import Row, read_csv
-from adamcb.lab.results.budget import HELD_OUT, LEARNING_RATES, best_lrs
+from adamcb.lab.results.budget import HELD_OUT, LEARNING_RATES, SAME_AS_ADAM, best_lrs, tuned_as
 from adamcb.lab.runs.budget import LABELS, run_budget
 from adamcb.lab.signals import raising
 from adamcb.lab.tasks.load import TASKS as OTHER_TASKS
@@ -51,10 +51,6 @@ COLUMNS: tuple[str, ...] = (
     "test_accuracy", "test_average_precision", "test_roc_auc", "test_log_loss", "test_perplexity",
 )  # fmt: skip
 DEFAULT_ROWS = Path("docs") / "evidence" / "budget.csv"
-
-
-# With the whole budget these are Adam.
-SAME_AS_ADAM = ("small-batches", "random-pruning")
 
 
 @dataclass(frozen=True)
@@ -144,7 +140,8 @@ def _orders(options: argparse.Namespace, rows: Sequence[Row]) -> list[Order]:
                 for method in options.method or LABELS:
                     if fraction == 1.0 and method in SAME_AS_ADAM:
                         continue
-                    orders.append(Order(task, method, seed, fraction, options.epochs, tuned.get((task, method))))
+                    lr = tuned.get((task, tuned_as(method)))
+                    orders.append(Order(task, method, seed, fraction, options.epochs, lr))
     return _without_rows(orders, rows)
 
 
@@ -152,7 +149,7 @@ def _tuning_orders(options: argparse.Namespace, rows: Sequence[Row]) -> list[Ord
     orders = [
         Order(task, method, HELD_OUT, 1.0, options.epochs, lr)
         for task in options.task or TASKS
-        for method in options.method or LABELS
+        for method in dict.fromkeys(tuned_as(method) for method in options.method or LABELS)
         for lr in LEARNING_RATES
     ]
     return _without_rows(orders, rows)
