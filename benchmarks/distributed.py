@@ -49,7 +49,7 @@ def feedback_step(bandit: CombinatorialBandit, ranks: Ranks) -> Callable[[], tup
         drawn = time.perf_counter()
         heard = scores
         if ranks.size > 1:
-            heard = gather_scores(ranks, part, scores, losses, losses.sum()).scores
+            heard = gather_scores(ranks, part, scores, losses, losses, losses.sum()).measured
         gathered = time.perf_counter()
         bandit.update(whole, heard.double().numpy())
         return drawn - start, gathered - drawn, time.perf_counter() - gathered

@@ -84,16 +84,16 @@ def _fill_places(axis):
 
 
 @jit
-def rate_of(axis, bounds, i):
+def rate_of(weights, sums, bounds, i):
     """Return the rate by a sample's weight now: n·v/Σv, within bounds."""
-    n, high = len(axis.rates), highest_rate(axis, bounds)
-    return min(max(n * axis.weights[i] / axis.sums[WEIGHTS], bounds.low), high)
+    n = len(weights)
+    return min(max(n * weights[i] / sums[WEIGHTS], bounds.low), highest_rate(sums, bounds, n))
 
 
 @jit
-def highest_rate(axis, bounds):
+def highest_rate(sums, bounds, n):
     """Return the highest rate that a unit may begin with now."""
-    return max(bounds.share * min(axis.sums[RATES], len(axis.rates)), bounds.low)
+    return max(bounds.share * min(sums[RATES], n), bounds.low)
 
 
 @jit
@@ -133,7 +133,7 @@ def draw_due(axis, bounds, indices, probs, loss_weights):
 @jit
 def _begin_unit(axis, bounds, i, begin):
     """Begin the next unit of a sample: fix its rate, draw its place, and return the place."""
-    rate = rate_of(axis, bounds, i)
+    rate = rate_of(axis.weights, axis.sums, bounds, i)
     axis.sums[RATES] += rate - axis.rates[i]
     axis.begins[i], axis.rates[i] = begin, rate
     return begin + uniform(axis.stream) / rate
@@ -180,50 +180,53 @@ def read_events(axis, keys, visited):
     build_heap(axis.heap)
 
 
+# What follows is called with a few arrays, not with the whole axis: passing that takes longer than the work itself.
+
+
 @jit
-def probs_by_weight(axis, bounds, indices, batch_size):
+def probs_by_weight(weights, sums, bounds, indices, batch_size):
     """Return the probabilities that the weights give these samples now in a batch of K, and the limits of such.
 
     They are Kr/n, not Kr/Σr, so that they change with the weights alone.
     """
-    unit = batch_size / len(axis.rates)
+    unit = batch_size / len(weights)
     probs = np.empty(len(indices))
     for j in range(len(indices)):
-        probs[j] = unit * rate_of(axis, bounds, indices[j])
-    return probs, unit * bounds.low, unit * highest_rate(axis, bounds)
+        probs[j] = unit * rate_of(weights, sums, bounds, indices[j])
+    return probs, unit * bounds.low, unit * highest_rate(sums, bounds, len(weights))
 
 
 @jit
-def multiply_weights(axis, bounds, indices, factors):
+def multiply_weights(weights, sums, bounds, indices, factors):
     """Multiply the weights of a batch. They stay where they make a difference: between the bounds of a rate.
 
     So a sample that was quiet for long can be noticed at its next visit, and no few samples can have all the weight.
     """
-    weights, n, total = axis.weights, len(axis.rates), axis.sums[WEIGHTS]
+    n, total = len(weights), sums[WEIGHTS]
     lowest, highest = bounds.low * total / n, max(bounds.share, bounds.low / n) * total
     for j in range(len(indices)):
         i = indices[j]
         weight = min(max(weights[i] * factors[j], lowest), highest)
-        axis.sums[WEIGHTS] += weight - weights[i]
+        sums[WEIGHTS] += weight - weights[i]
         weights[i] = weight
-    mean = axis.sums[WEIGHTS] / n
+    mean = sums[WEIGHTS] / n
     if not _LOW <= mean <= _HIGH:
-        _rescale(axis, 2.0 ** -np.floor(np.log2(mean)))
+        _rescale(weights, sums, 2.0 ** -np.floor(np.log2(mean)))
 
 
 @jit
-def set_weights(axis, bounds, weights):
+def set_weights(weights, sums, bounds, values):
     """Take over all n weights, none of them below what the lowest rate needs."""
-    lowest = bounds.low * weights.sum() / len(weights)
-    axis.sums[WEIGHTS] = 0.0
-    for i in range(len(weights)):
-        axis.weights[i] = max(weights[i], lowest)
-        axis.sums[WEIGHTS] += axis.weights[i]
+    lowest = bounds.low * values.sum() / len(values)
+    sums[WEIGHTS] = 0.0
+    for i in range(len(values)):
+        weights[i] = max(values[i], lowest)
+        sums[WEIGHTS] += weights[i]
 
 
 @jit
-def _rescale(axis, factor):
+def _rescale(weights, sums, factor):
     """Multiply all weights by a power of two, which changes no ratio between them."""
-    for i in range(len(axis.weights)):
-        axis.weights[i] *= factor
-    axis.sums[WEIGHTS] *= factor
+    for i in range(len(weights)):
+        weights[i] *= factor
+    sums[WEIGHTS] *= factor

@@ -114,7 +114,7 @@ class QueueBandit(Selection):
         values = _checks.vector("weights", weights, length=self.num_samples)
         if not values.max() > 0.0:
             raise ValueError(f"`weights` must hold at least one number above 0, got {len(values)} zeros.")
-        _axis.set_weights(self._axis, self._bounds, values / values.max())
+        self._set_weights(values / values.max())
 
     def draw(self) -> Draw:
         """Choose the next k distinct samples that are due. O(k log n)."""
@@ -151,13 +151,17 @@ class QueueBandit(Selection):
             self._learn(draw, values, draw_probs)
         self.moment.note(values, draw_probs)
         if self._attention.note_scores(values, draw_probs, self.moment):
-            _axis.set_weights(self._axis, self._bounds, np.ones(self.num_samples))
+            self._set_weights(np.ones(self.num_samples))
+
+    def _set_weights(self, weights: np.ndarray) -> None:
+        _axis.set_weights(self._axis.weights, self._axis.sums, self._bounds, weights)
 
     def _learn(self, draw: Draw, scores: np.ndarray, draw_probs: np.ndarray) -> None:
-        probs, lowest, highest = _axis.probs_by_weight(self._axis, self._bounds, draw.indices, self.batch_size)
+        weights, sums, bounds = self._axis.weights, self._axis.sums, self._bounds
+        probs, lowest, highest = _axis.probs_by_weight(weights, sums, bounds, draw.indices, self.batch_size)
         visit = Visit(scores, probs, draw_probs, lowest, highest)
         factors, state = self.feedback.factors(visit, self._feedback_state)
-        _axis.multiply_weights(self._axis, self._bounds, draw.indices, self._check_factors(factors, len(draw)))
+        _axis.multiply_weights(weights, sums, bounds, draw.indices, self._check_factors(factors, len(draw)))
         self._feedback_state = state
 
     @staticmethod

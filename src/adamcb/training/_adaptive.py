@@ -145,7 +145,8 @@ class AdaptiveLoader:
         self._loader = BanditLoader(dataset, self.selection, num_workers=num_workers, seed=seed, **loader_options)
         self._scores = scores
         self._scoring = make_scoring(scores, model, learns=self.selection.learns)
-        self._feedback = FeedbackQueue()
+        divides = self._scoring is not None and self._scoring.divides
+        self._feedback = FeedbackQueue(divides=divides, factor=self._ranks.size)
         self._usage = UsageCheck()
         self.epoch, self._closed = 0, False
         self._resumed = False  # in the middle of an epoch
@@ -233,7 +234,7 @@ class AdaptiveLoader:
         # Gradients are averaged over the ranks.
         weights = draw.loss_weights if self._ranks.size == 1 else draw.loss_weights * self._ranks.size
         factors = torch.tensor(weights, dtype=dtype).to(losses.device, non_blocking=True)
-        loss = (factors * losses).sum()
+        loss = torch.dot(factors, losses.to(dtype))
         if draw is self._draw:
             self._draw = None
         # One rank alone must not stop here: the others would wait for it in their backward pass.
@@ -274,24 +275,25 @@ class AdaptiveLoader:
 
     def _report(self, batch: Weighed) -> Tensor | None:
         """Send the scores of a batch on their way, and to all ranks where they share it."""
-        scores, scaling = None, {}
+        measured = None
         if self._scoring is not None and batch.begun is not None:
-            scores = self._scoring.finish(batch.begun, batch.arrived)
-            if scores is None:
+            measured = self._scoring.finish(batch.begun, len(batch.draw))
+            if measured is None:
                 return None
-            scaling = {"scaled": batch.is_scaled(), "largest_gradient": batch.largest_gradient}
         self._usage.note_backward()
-        draw = whole_of(batch.draw)
+        told: dict[str, Tensor | None] = {"losses": batch.losses, "largest_gradient": batch.largest_gradient}
+        told |= {"measured": measured, "arrived": batch.arrived}
         if not self._together or batch.losses is None:
-            if scores is not None or batch.losses is not None:
-                self._feedback.send(draw, scores, losses=batch.losses, **scaling)
+            if measured is not None or batch.losses is not None:
+                self._feedback.send(batch.draw, **told)
             return None
         start = time.perf_counter()
         loss = batch.factors @ batch.losses.to(batch.factors.dtype)
-        shared = gather_scores(self._ranks, batch.draw, scores, batch.losses, loss)
+        shared = gather_scores(self._ranks, batch.draw, measured, batch.arrived, batch.losses, loss)
         self.meter.seconds["selection"] += time.perf_counter() - start
-        heard = None if scores is None else shared.scores
-        self._feedback.send(draw, heard, losses=shared.losses, indices=shared.indices, **scaling)
+        told |= {"losses": shared.losses, "indices": shared.indices, "arrived": shared.arrived}
+        told["measured"] = None if measured is None else shared.measured
+        self._feedback.send(whole_of(batch.draw), **told)
         return shared.loss
 
     def _teach(self, draw: Draw, scores: np.ndarray | None, losses: np.ndarray | None) -> None:

@@ -10,10 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from adamcb._jit import jit
 from adamcb.selection import Draw, Selection
 from adamcb.training._ranks import check_same_draw
 
-_TENSORS = ("scores", "losses", "scaled", "largest_gradient")
+_TENSORS = ("measured", "arrived", "losses", "largest_gradient")
 
 
 class Report(NamedTuple):
@@ -21,18 +22,18 @@ class Report(NamedTuple):
 
     Attributes:
         draw: The draw of the batch; with several ranks, the draw of all of them.
-        scores: float[k]. None: nothing is measured.
+        measured: float[k], what the scores are made of. None: nothing is measured.
+        arrived: float[k], the gradient that arrived at each loss.
         losses: float[k]. None: they were checked, and nobody keeps them.
-        scaled: bool[], whether the loop multiplied the loss by more than 1, as a GradScaler does.
         largest_gradient: float[], the largest entry of the gradients, if they were looked at.
         indices: int64[k], with several ranks: the samples that they say they trained on.
         copied: The device's event after the copies. None: there is nothing to wait for.
     """
 
     draw: Draw
-    scores: Tensor | None
+    measured: Tensor | None
+    arrived: Tensor | None = None
     losses: Tensor | None = None
-    scaled: Tensor | None = None
     largest_gradient: Tensor | None = None
     indices: Tensor | None = None
     copied: Any = None
@@ -49,72 +50,65 @@ class Report(NamedTuple):
             check_same_draw(self.draw, self.indices)
         return self
 
-    def read(self, age: int) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """Return scores, float64[k], and losses, float[k]; None for scores that nothing can be learned from.
-
-        Under a GradScaler, gradients may overflow. The scaler then skips the step, and nothing is learned from it.
-
-        Raises:
-            FloatingPointError: If a loss is not finite, or a score without a GradScaler.
-        """
-        self.wait()
-        losses = None
-        if self.losses is not None:
-            known = self.losses.dtype in (torch.float32, torch.float64)  # to NumPy, and as they are: it is quicker
-            losses = (self.losses if known else self.losses.float()).numpy()
-            refuse_nonfinite("loss", losses, self.draw, age)
-        return self._read_scores(age), losses
-
-    def _read_scores(self, age: int) -> np.ndarray | None:
-        if self.scores is None:
-            return None
-        scores = self.scores.detach().numpy().astype(np.float64)  # by NumPy: for so few numbers, torch takes longer
-        if self.scaled is not None and bool(self.scaled):
-            largest = 0.0 if self.largest_gradient is None else float(self.largest_gradient)
-            return scores if math.isfinite(scores.sum()) and math.isfinite(largest) else None
-        refuse_nonfinite("score", scores, self.draw, age)
-        return scores
-
 
 class FeedbackQueue:
-    """Holds reports for `delay` batches, so that the host need not wait for the device.
+    """Holds reports for `delay` batches, so that the host need not wait for the device; then makes scores of them.
+
+    Args:
+        divides: Whether a score is what was measured divided by the gradient that arrived at its loss.
+        factor: What `weigh` multiplies loss weights by: the number of ranks.
 
     Attributes:
-        is_scaled: Whether the loss of the last measured batch that was read was scaled; True before any is read.
+        is_scaled: Whether the loop multiplied the loss of the last measured batch by more than 1, as a GradScaler does;
+            True before any batch is read.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, divides: bool = True, factor: float = 1.0) -> None:
+        self._divides, self._factor = divides, float(factor)
         self._waiting: deque[Report] = deque()
         self.is_scaled = True
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def send(
-        self,
-        draw: Draw,
-        scores: Tensor | None,
-        *,
-        losses: Tensor | None = None,
-        scaled: Tensor | None = None,
-        largest_gradient: Tensor | None = None,
-        indices: Tensor | None = None,
-    ) -> None:
-        """Start the copies of a report to the CPU, and put it into the queue."""
-        self._waiting.append(_start_copy(draw, scores, losses, scaled, largest_gradient, indices))
+    def send(self, draw: Draw, **tensors: Tensor | None) -> None:
+        """Start the copies of a report's tensors to the CPU, and put it into the queue."""
+        self._waiting.append(_start_copy(draw, tensors))
 
     def due(self, delay: int) -> tuple[Draw, np.ndarray | None, np.ndarray | None] | None:
         """Return draw, scores and losses of the oldest report if more than `delay` are waiting; None if none is due.
 
-        A report that cannot be used is dropped, and its error raised.
+        Scores are float64[k]; None if there are none, or nothing can be learned from them. A report that cannot be used
+        is dropped, and its error raised.
+
+        Raises:
+            FloatingPointError: If a loss is not finite, or a score without a GradScaler.
         """
         if len(self._waiting) <= delay:
             return None
-        report = self._waiting.popleft()
-        scores, losses = report.read(age=len(self._waiting))
-        if report.scaled is not None:
-            self.is_scaled = bool(report.scaled)
-        return report.draw, scores, losses
+        report = self._waiting.popleft().wait()
+        losses, age = None, len(self._waiting)
+        if report.losses is not None:
+            losses = _array(report.losses)
+            refuse_nonfinite("loss", losses, report.draw, age)
+        return report.draw, self._scores(report, age), losses
+
+    def _scores(self, report: Report, age: int) -> np.ndarray | None:
+        """Return the scores of a report, float64[k].
+
+        Under a GradScaler, gradients may overflow. The scaler then skips the step, and nothing is learned from it.
+        """
+        if report.measured is None or report.arrived is None:
+            return None
+        measured = _array(report.measured)
+        arrived = _array(report.arrived).astype(measured.dtype, copy=False)
+        scores = np.empty(len(measured))
+        self.is_scaled = _score(measured, arrived, report.draw.loss_weights, self._factor, self._divides, scores)
+        if not self.is_scaled:
+            refuse_nonfinite("score", scores, report.draw, age)
+            return scores
+        largest = 0.0 if report.largest_gradient is None else float(report.largest_gradient)
+        return scores if math.isfinite(scores.sum()) and math.isfinite(largest) else None
 
     def clear(self) -> None:
         """Forget what is on its way."""
@@ -134,15 +128,41 @@ class FeedbackQueue:
         self._waiting = deque([_unpack(entry, selection) for entry in state])
 
 
-def _start_copy(draw: Draw, *tensors: Tensor | None) -> Report:
+def _start_copy(draw: Draw, tensors: dict[str, Tensor | None]) -> Report:
     """Return the report, with the copies to the CPU begun but not awaited."""
-    far = [tensor.device for tensor in tensors if tensor is not None and not tensor.is_cpu]
+    far = [tensor.device for tensor in tensors.values() if tensor is not None and not tensor.is_cpu]
     if not far:
-        return Report(draw, *tensors)
-    host = [None if tensor is None else tensor.to("cpu", non_blocking=True) for tensor in tensors]
+        return Report(draw, **tensors)
+    host = {name: None if tensor is None else tensor.to("cpu", non_blocking=True) for name, tensor in tensors.items()}
     copied = torch.Event(far[0])
     copied.record(torch.accelerator.current_stream(far[0]))
-    return Report(draw, *host, copied=copied)
+    return Report(draw, **host, copied=copied)
+
+
+def _array(tensor: Tensor) -> np.ndarray:
+    """Return the numbers in NumPy's hands, where so few of them are quicker to compute with."""
+    tensor = tensor.detach()
+    return (tensor if tensor.dtype in (torch.float32, torch.float64) else tensor.float()).numpy()
+
+
+@jit
+def _score(measured, arrived, loss_weights, factor, divides, scores):
+    """Write the scores; return whether the loop multiplied a loss by more than 1.
+
+    A sample at whose loss no gradient arrived added nothing: its score is 0. Rounding of half precision is below 1 %.
+    """
+    is_scaled = False
+    for j in range(len(scores)):
+        scale = abs(arrived[j])
+        if not divides:
+            scores[j] = measured[j]
+        elif scale == 0.0:
+            scores[j] = 0.0
+        else:
+            scores[j] = measured[j] / scale
+        if scale > 1.01 * factor * loss_weights[j]:
+            is_scaled = True
+    return is_scaled
 
 
 def _unpack(entry: Any, selection: Selection) -> Report:
@@ -150,18 +170,14 @@ def _unpack(entry: Any, selection: Selection) -> Report:
         raise ValueError(f"`state['feedback']` must hold dicts with the keys draw, {', '.join(_TENSORS)}.")
     n, most = selection.num_samples, selection.batch_size
     draw = Draw.from_state(entry["draw"], num_samples=n, max_size=most, repeats=selection.repeats)
-    shapes = {"scores": (len(draw),), "losses": (len(draw),), "scaled": (), "largest_gradient": ()}
-    for name, shape in shapes.items():
-        value = entry[name]
+    for name in _TENSORS:
+        value, shape = entry[name], () if name == "largest_gradient" else (len(draw),)
         if value is None:
             continue
-        is_bool = name == "scaled"
-        fits = isinstance(value, Tensor) and (value.dtype == torch.bool if is_bool else value.is_floating_point())
-        if not fits or tuple(value.shape) != shape:
+        if not (isinstance(value, Tensor) and value.is_floating_point() and tuple(value.shape) == shape):
             got = f"{value.dtype} of shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-            rule = f"be a tensor of {'bools' if is_bool else 'floats'} of shape {shape}"
-            raise ValueError(f"`state['feedback']['{name}']` must {rule}, got {got}.")
-    return Report(draw, *(entry[name] for name in _TENSORS))
+            raise ValueError(f"`state['feedback']['{name}']` must be a tensor of floats of shape {shape}, got {got}.")
+    return Report(draw, **{name: entry[name] for name in _TENSORS})
 
 
 def refuse_nonfinite(what: str, values: np.ndarray, draw: Draw, age: int = 0) -> None:

@@ -2,8 +2,8 @@
 
 The ranks are those of the default process group. Every rank makes the same whole draw, trains on its own rows of it,
 and tells the others the scores it measured. The gather is one call a batch, of a size that the batch decides: for each
-sample its index (int64), its score and its loss (float32 each, float64 for a float64 model), and one number for the
-weighted loss.
+sample its index (int64), what was measured, the gradient that arrived at its loss, and its loss (float32 each, float64
+for a float64 model), and one number for the weighted loss.
 """
 
 from __future__ import annotations
@@ -56,38 +56,44 @@ class Shared(NamedTuple):
     """What all ranks know of a batch after the gather. Rows are in the order of the whole draw.
 
     Attributes:
-        scores: float[k].
+        measured: float[k].
+        arrived: float[k].
         losses: float[k].
         indices: int64[k], what the ranks say that they trained on.
         loss: float[], the weighted loss of the whole batch.
     """
 
-    scores: Tensor
+    measured: Tensor
+    arrived: Tensor
     losses: Tensor
     indices: Tensor
     loss: Tensor
 
 
-def gather_scores(ranks: Ranks, draw: Draw, scores: Tensor | None, losses: Tensor, loss: Tensor) -> Shared:
+def gather_scores(
+    ranks: Ranks, draw: Draw, measured: Tensor | None, arrived: Tensor, losses: Tensor, loss: Tensor
+) -> Shared:
     """Tell all ranks what this one measured, and hear the same of them. One call, nothing is waited for on a device.
 
     Args:
         ranks: Who takes part.
         draw: The part of the draw that this rank trained on.
-        scores: float[k/W], the scores of its samples. None: nothing is measured.
+        measured: float[k/W], what the scores of its samples are made of. None: nothing is measured.
+        arrived: float[k/W], the gradients that arrived at their losses.
         losses: float[k/W], their losses.
         loss: The sum of this rank's weighted losses.
     """
     own = torch.from_numpy(draw.indices.copy()).to(losses.device, non_blocking=True)
-    losses = losses.detach().to(loss.dtype)
-    columns = [own, torch.zeros_like(losses) if scores is None else scores.detach(), losses, loss.detach().reshape(1)]
+    arrived, losses = arrived.detach().to(loss.dtype), losses.detach().to(loss.dtype)
+    found = torch.zeros_like(losses) if measured is None else measured.detach()
+    columns = [own, found, arrived, losses, loss.detach().reshape(1)]
     sent = torch.cat([column.contiguous().view(torch.uint8) for column in columns])
     parts = _all_gather(sent, ranks.size).split([column.nbytes for column in columns], dim=1)
     copies = [part.clone(memory_format=torch.contiguous_format) for part in parts]  # aligned, as `view` asks for
     heard = [part.view(column.dtype) for part, column in zip(copies, columns, strict=True)]
     # Row j of a rank is row rank + j·W of the whole draw.
-    indices, all_scores, all_losses = (part.T.reshape(-1) for part in heard[:3])
-    return Shared(all_scores, all_losses, indices, heard[3].mean())
+    indices, *rows = (part.T.reshape(-1) for part in heard[:4])
+    return Shared(*rows, indices, heard[4].mean())
 
 
 def _all_gather(sent: Tensor, size: int) -> Tensor:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 
 from adamcb import _checks
@@ -16,14 +15,25 @@ NAMES = ("exact", "last-layer", "losses")
 
 
 class Scoring(Protocol):
-    """How the samples of a batch get their scores, in two steps: before its backward pass, and after it."""
+    """How the samples of a batch get their scores, in two steps: before its backward pass, and after it.
+
+    Attributes:
+        divides: Whether what `finish` returns must be divided by the gradient that arrived at each loss: the loss
+            weight times whatever the loop multiplied the loss by (a GradScaler's scale, one over the number of
+            accumulated batches, and so on).
+    """
+
+    divides: bool
 
     def begin(self, losses: Tensor) -> Any:
         """Return what `finish` will need of this batch, now that its losses are known."""
         ...
 
-    def finish(self, begun: Any, arrived: Tensor) -> Tensor | None:
-        """Return float[k], given what `begin` returned and the gradient that arrived at each loss; None: no scores."""
+    def finish(self, begun: Any, size: int) -> Tensor | None:
+        """Return float[k], what was measured of a batch of k = `size` samples, given what `begin` returned.
+
+        None: the backward pass failed on its way through the model.
+        """
         ...
 
     def pause(self, paused: bool) -> None:
@@ -41,6 +51,8 @@ class Scoring(Protocol):
 
 class GradientNorms:
     """Scores a sample by the norm of its gradient, of all parameters or at the last layer."""
+
+    divides = True
 
     def __init__(self, model: nn.Module, mode: str) -> None:
         self._engine = PerSampleNorms(unwrapped(model), mode=mode)
@@ -62,23 +74,17 @@ class GradientNorms:
         self._last = self._engine.passes
         return self._last
 
-    def finish(self, begun: int, arrived: Tensor) -> Tensor | None:
-        """Divide each norm by the gradient that arrived at the sample's loss.
-
-        That gradient is the loss weight times whatever the loop multiplied the loss by: a GradScaler's scale, one over
-        the number of accumulated batches, and so on. A sample at which none arrived added nothing: its score is 0.
-        None: the backward pass failed on its way through the model.
-        """
+    def finish(self, begun: int, size: int) -> Tensor | None:
+        """Return the norms; None: the backward pass failed on its way through the model."""
         if not self._engine.is_done(begun):
             return None
         norms = self._engine.take(until=begun)
-        if norms.shape != arrived.shape:
+        if len(norms) != size:
             raise RuntimeError(
-                f"Each batch must go through the model once, forward and backward, got {len(arrived)} losses and "
-                f"gradients of {len(norms)} samples."
+                f"Each batch must go through the model once, forward and backward, got {size} losses and gradients of "
+                f"{len(norms)} samples."
             )
-        scales = arrived.abs().to(norms.device, norms.dtype)
-        return torch.where(scales == 0, 0.0, norms / scales)
+        return norms
 
     def pause(self, paused: bool) -> None:
         """Let forward passes by, or measure again."""
@@ -96,6 +102,8 @@ class GradientNorms:
 class LossScores:
     """Scores a sample by its loss, or by a function of the losses."""
 
+    divides = False
+
     def __init__(self, function: Callable[[Tensor], Any] | None = None) -> None:
         self._function = function
 
@@ -111,7 +119,7 @@ class LossScores:
             raise ValueError(f"`scores` must {rule}, got a result of {got}.")
         return scores.detach()
 
-    def finish(self, begun: Tensor, arrived: Tensor) -> Tensor:
+    def finish(self, begun: Tensor, size: int) -> Tensor:
         """Return the scores."""
         return begun
 

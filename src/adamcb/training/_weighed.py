@@ -53,10 +53,6 @@ class Weighed:
         if gradients:
             self.largest_gradient = get_total_norm(gradients, norm_type=math.inf)
 
-    def is_scaled(self) -> Tensor:
-        """Return bool[], whether the loop multiplied the loss by more than 1. Rounding of half precision does not."""
-        return (self.arrived.abs() > 1.01 * self.factors).any()
-
 
 class UsageCheck:
     """Notices a loop that leaves `weigh` or `backward` out, and says so once.
