@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from tests.patience import patience
+
 ROOT = Path(__file__).parent.parent
 NOTEBOOKS = sorted((ROOT / "docs" / "learn").glob("*.ipynb"))
 PAGES = (
@@ -169,5 +171,5 @@ def test_search_works_from_disk(site, browser):
     box = browser.find_element("css selector", "input.md-search__input")
     box.send_keys("AdaptiveLoader")
     found = lambda chrome: chrome.find_elements("css selector", ".md-search-result__item a")  # noqa: E731
-    links = WebDriverWait(browser, 60).until(found)
+    links = WebDriverWait(browser, patience(60.0)).until(found)
     assert any("reference/training.html" in (link.get_attribute("href") or "") for link in links)

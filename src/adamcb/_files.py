@@ -192,20 +192,21 @@ def _open_draft(place: Path) -> tuple[int, Path]:
         # The suffix is what figures and arrays are written by.
         draft = place.with_name(f"{DRAFT}{secrets.token_hex(8)}{place.suffix[:16]}")
         handle = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)  # and the usual mask
-        _lock(handle)
-        if draft.exists():  # or it was swept before it was locked
+        if _lock(handle) is not False and draft.exists():  # or it is swept before it is locked
             return handle, draft
         os.close(handle)
 
 
-def _lock(handle: int) -> bool:
-    """Lock an open file unless somebody else holds it, and return whether that was done."""
+def _lock(handle: int) -> bool | None:
+    """Lock an open file. Return False if somebody else holds it, and None where the system has no locks."""
     if fcntl is None:
-        return False
+        return None
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         return False
+    except OSError:
+        return None
     return True
 
 

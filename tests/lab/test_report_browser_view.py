@@ -7,7 +7,6 @@ import io
 import json
 import re
 import shutil
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from selenium.webdriver.common.by import By
 from adamcb.lab.output.looks import COLORS, look_of
 from adamcb.lab.output.report import write_report
 from tests.lab.browser import open_browser, set_window
+from tests.lab.commands import wait_until
 from tests.lab.report_folder import EPOCHS, METHODS, SEEDS, shared_sample
 from tests.lab.report_page import bring, chip, curve_names, find, hover, open_page, set_control, texts, values_of
 
@@ -204,11 +204,8 @@ def downloads(browser: Chrome, tmp_path: Path) -> Path:
 
 def download(page: Chrome, folder: Path, button: str, name: str) -> bytes:
     bring(page, find(page, button)).click()
-    for _ in range(1000):
-        if (folder / name).is_file():
-            return (folder / name).read_bytes()
-        time.sleep(0.01)
-    raise AssertionError(f"{name} was not saved, but {[path.name for path in folder.iterdir()]}")
+    wait_until((folder / name).is_file)
+    return (folder / name).read_bytes()
 
 
 def test_tables_can_be_saved(page: Chrome, sample: Path, downloads: Path) -> None:

@@ -14,6 +14,7 @@ import pytest
 from adamcb.lab.commands import cli
 from adamcb.lab.signals import STOPPED, Bell, Terminated, raising
 from tests.lab.commands import SMALL, processes_of_group, start, wait_until
+from tests.patience import patience
 
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
@@ -37,7 +38,7 @@ def test_a_bell_rings_instead_of_raising_and_the_second_signal_raises(number):
             bell.answer()  # nothing to say yet
             assert wait([bell.heard], timeout=0) == []
             os.kill(os.getpid(), number)
-            assert wait([bell.heard], timeout=60) == [bell.heard]
+            assert wait([bell.heard], timeout=patience(60.0)) == [bell.heard]
             with pytest.raises(error):
                 bell.answer()
             with pytest.raises(error):

@@ -17,7 +17,7 @@ import pytest
 import torch
 from torch import nn
 
-from adamcb import AdamCB, CombinatorialBandit, UniformSelection
+from adamcb import AdamCB, CombinatorialBandit, UniformSelection, _files
 from adamcb._files import DRAFT, new_save_id, seal_archive, whole_file
 from adamcb.training import read_checkpoint, write_checkpoint
 from tests.patience import patience
@@ -343,3 +343,25 @@ def test_a_checkpoint_is_a_plain_archive(path):
     make().save(path)
     assert zipfile.is_zipfile(path)
     assert torch.load(path, weights_only=True)["format"] == 3
+
+
+def test_a_draft_that_another_process_is_about_to_sweep_is_not_used(path, monkeypatch):
+    """It was created and not locked yet when the other process took the lock; the other will remove it."""
+    lock, swept = _files._lock, []
+
+    def lock_later(handle: int) -> bool | None:
+        if not swept:
+            (draft,) = drafts(path.parent)
+            swept.append((draft, os.open(draft, os.O_RDWR)))
+            assert lock(swept[0][1])
+        return lock(handle)
+
+    monkeypatch.setattr(_files, "_lock", lock_later)
+    with whole_file(path) as draft:
+        ((theirs, handle),) = swept
+        assert draft != theirs
+        theirs.unlink()
+        os.close(handle)
+        draft.write_text("whole")
+    assert path.read_text() == "whole"
+    assert not drafts(path.parent)
