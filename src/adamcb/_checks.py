@@ -47,7 +47,8 @@ def wrong_type(name: str, rule: str, value: Any) -> TypeError:
 
 def integer(name: str, value: Any, *, low: int | None = None, high: int | None = None) -> int:
     """Return `value` as an int, or raise unless it is an integer (not a bool) with low ≤ value ≤ high."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral):
+    is_plain = type(value) is int  # asking the abstract class takes longer than all the rest
+    if not is_plain and (isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral)):
         raise wrong_type(name, "be an integer", value)
     number = int(value)
     if low is not None and number < low:

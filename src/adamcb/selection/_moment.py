@@ -58,12 +58,12 @@ class SecondMoment:
         if not len(values) == len(drawn) == len(asked) > 0:
             lengths = f"{len(values)}, {len(drawn)} and {len(asked)}"
             raise ValueError(f"`scores`, `draw_probs` and `probs` must be as long as each other, got {lengths}.")
-        batch = _batch_sums(values, drawn, asked)
-        if not math.isfinite(batch[3]):
+        sums, spread = _noted(self._sums, self._spread, self.memory, values, drawn, asked)
+        if not math.isfinite(sums[3]):
             bad = np.flatnonzero(~(drawn > 0.0))
             where = f"draw_probs[{bad[0]}]={drawn[bad[0]]}" if len(bad) else f"draw_probs as small as {drawn.min()}"
             raise ValueError(f"`draw_probs` must be above 0, got {where}.")
-        self._sums, self._spread = _averaged(self._sums, self._spread, batch, self.memory)
+        self._sums, self._spread = sums, spread
 
     @property
     def ratio(self) -> float:
@@ -121,6 +121,12 @@ def _floats(name: str, value: Any) -> np.ndarray:
     """Return float64[k]; what is so already is not looked at."""
     is_plain = isinstance(value, np.ndarray) and value.dtype == np.float64 and value.ndim == 1
     return value if is_plain else _checks.vector(name, value)
+
+
+@jit
+def _noted(sums, spread, memory, scores, draw_probs, probs):
+    """Return the moving averages, one batch later; the last sum is not finite if a probability is not above 0."""
+    return _averaged(sums, spread, _batch_sums(scores, draw_probs, probs), memory)
 
 
 @jit

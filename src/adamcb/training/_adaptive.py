@@ -230,11 +230,11 @@ class AdaptiveLoader:
         draw = self._waiting_draw() if draw is None else _checks.instance("draw", draw, Draw, "a Draw")
         _arguments.check_losses(losses, len(draw))
         self.learn()
-        dtype = torch.float64 if losses.dtype == torch.float64 else torch.float32
         # Gradients are averaged over the ranks.
         weights = draw.loss_weights if self._ranks.size == 1 else draw.loss_weights * self._ranks.size
-        factors = torch.tensor(weights, dtype=dtype).to(losses.device, non_blocking=True)
-        loss = torch.dot(factors, losses.to(dtype))
+        precision = np.float64 if losses.dtype == torch.float64 else np.float32
+        factors = torch.from_numpy(weights.astype(precision)).to(losses.device, non_blocking=True)
+        loss = torch.dot(factors, losses.to(factors.dtype))
         if draw is self._draw:
             self._draw = None
         # One rank alone must not stop here: the others would wait for it in their backward pass.
