@@ -63,24 +63,11 @@ def accuracy(model, samples, device):
         return (model(images.to(device)).argmax(1).cpu() == labels).float().mean().item()
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dataset", default="mnist", choices=("mnist", "fashion-mnist", "digits"))
-    parser.add_argument("--batch-size", type=int, default=128, help="of all processes together")
-    parser.add_argument("--epochs", type=int, default=10)
-    parser.add_argument("--sharded", action="store_true", help="each process keeps the weights of its own samples")
-    parser.add_argument("--checkpoint", type=Path, help="where to save after every epoch, and go on from")
-    parser.add_argument("--csv", type=Path, help="log to a CSV file")
-    parser.add_argument("--tensorboard", type=Path, help="log to TensorBoard event files in this folder")
-    parser.add_argument("--wandb", metavar="PROJECT", help="log to Weights & Biases")
-    args = parser.parse_args()
-
+def train(args):
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     device = torch.device("cpu") if accelerator is None else accelerator
-    if "RANK" in os.environ:
-        if accelerator is not None:
-            torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))  # ranks
-        dist.init_process_group()  # ranks: nccl on GPUs, gloo on CPUs
+    if accelerator is not None and dist.is_initialized():
+        torch.accelerator.set_device_index(int(os.environ["LOCAL_RANK"]))  # ranks
     first = not dist.is_initialized() or dist.get_rank() == 0
 
     data = load_dataset(args.dataset)
@@ -101,8 +88,24 @@ def main():
             loggers.log(trainer.meter.as_dict(), trainer.meter.steps)
             print(f"epoch {epoch + 1}: accuracy {accuracy(model, data.test, device):.2%}; {trainer.meter}")
 
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--dataset", default="mnist", choices=("mnist", "fashion-mnist", "digits"))
+    parser.add_argument("--batch-size", type=int, default=128, help="of all processes together")
+    parser.add_argument("--epochs", type=int, default=10)
+    parser.add_argument("--sharded", action="store_true", help="each process keeps the weights of its own samples")
+    parser.add_argument("--checkpoint", type=Path, help="where to save after every epoch, and go on from")
+    parser.add_argument("--csv", type=Path, help="log to a CSV file")
+    parser.add_argument("--tensorboard", type=Path, help="log to TensorBoard event files in this folder")
+    parser.add_argument("--wandb", metavar="PROJECT", help="log to Weights & Biases")
+    args = parser.parse_args()
+
+    if "RANK" in os.environ:
+        dist.init_process_group()  # ranks: nccl on GPUs, gloo on CPUs
+    train(args)
     if dist.is_initialized():
-        dist.destroy_process_group()
+        dist.destroy_process_group()  # not in `train`, whose wrapped model must be gone: torch may hang otherwise
 
 
 if __name__ == "__main__":
