@@ -39,7 +39,7 @@ GROUPS: dict[str, dict[str, dict[str, Any]]] = {
     },
     "pinn": {name: {"methods": ("adam", "adamcb-smaller", "rad", "adamcb", "small-batches")} for name in EQUATIONS},
     "regression": {"heavy-tails": {"methods": ("adam", "adamcb-smaller", "adamcb", "small-batches")}},
-    "text": {"shakespeare": {"methods": ("adam", "adamcb-smaller", "adamcb", "small-batches"), "epochs": 2}},
+    "text": {name: {"methods": ("adam", "adamcb-smaller", "adamcb")} for name in ("shakespeare", "speakers")},
 }
 
 
@@ -50,7 +50,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--task", action="append", help="only this task of the group; may be repeated")
     parser.add_argument("--method", action="append", help="only this method; may be repeated")
     parser.add_argument("--seeds", type=int, default=3, metavar="N")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes of one thread each")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes of one thread each; 0: here")
     parser.add_argument("--out", type=Path, default=Path("runs"), metavar="DIR", help="where result folders go")
     parser.add_argument("--report-only", action="store_true", help="run nothing; write rows of what is there")
     parser.add_argument("--rows", type=Path, metavar="FILE.csv", help="default: docs/evidence/GROUP.csv")
@@ -79,7 +79,7 @@ def do_missing(place: Path, experiment: Experiment, jobs: int) -> None:
     task, config = prepare(experiment, options, console)
     folder = ResultFolder(place, {**config, "methods": [], "labels": {}, "seeds": []})
     try:
-        run_missing(experiment.completed(task), options, folder, console)
+        run_missing(experiment.completed(task), options, folder, console, None if jobs else task)
     finally:
         folder.close()
 

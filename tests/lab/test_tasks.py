@@ -360,6 +360,12 @@ def test_protein_is_split_by_block(tmp_path):
     assert not blocks[0] & blocks[1]
     assert train.tensors[0].mean(0).tolist() == approx([0.0] * 4, abs=1e-5)
     assert train.tensors[0].std(0, correction=0).tolist() == approx([1.0] * 4, rel=1e-5)
+    fitted, held_out = read_protein(tmp_path / "protein.npz", validation=True)
+    assert (len(fitted), len(held_out)) == (360, 120)
+    assert len(fitted.tensors[0][:, 0].unique()) == 12
+    # Standardizing keeps the order of blocks: row by row these are the training rows, parted anew.
+    parted = torch.cat([fitted.tensors[1], held_out.tensors[1]]).sum(), train.tensors[1].sum()
+    assert parted[0] == parted[1]
     np.savez(tmp_path / "bad.npz", x=x, y=block, block=block)
     with pytest.raises(ValueError, match=r"bad\.npz must hold x \[n, d\], y \[n\] of 0 and 1"):
         read_protein(tmp_path / "bad.npz")
