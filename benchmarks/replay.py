@@ -57,8 +57,8 @@ def ours(priorities: np.ndarray) -> Buffer:
 
 def torchrl(priorities: np.ndarray) -> Buffer:
     """Torchrl's PrioritizedSampler: 32 draws, each proportional to the priority."""
-    from torchrl.data.replay_buffers import LazyTensorStorage
-    from torchrl.data.replay_buffers.samplers import PrioritizedSampler
+    from torchrl.data.replay_buffers import LazyTensorStorage  # pyright: ignore[reportMissingImports]
+    from torchrl.data.replay_buffers.samplers import PrioritizedSampler  # pyright: ignore[reportMissingImports]
 
     np.random.seed(0)  # noqa: NPY002 - what it draws from
     storage = LazyTensorStorage(CAPACITY, device="cpu")

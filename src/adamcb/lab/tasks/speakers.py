@@ -76,10 +76,9 @@ class Classifier(nn.Module):
         super().__init__()
         from transformers import BertConfig, BertForSequenceClassification
 
-        sizes: dict[str, Any] = {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": 4 * width}
-        config = BertConfig(
-            vocab_size=num_words, num_attention_heads=2, max_position_embeddings=LENGTH, num_labels=2, **sizes
-        )
+        settings: Any = {"num_attention_heads": 2, "max_position_embeddings": LENGTH, "num_labels": 2}
+        sizes = {"hidden_size": width, "num_hidden_layers": layers, "intermediate_size": 4 * width}
+        config = BertConfig(vocab_size=num_words, **sizes, **settings)
         self.bert = BertForSequenceClassification(config)
 
     def forward(self, words: Tensor) -> Tensor:
