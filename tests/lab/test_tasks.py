@@ -116,7 +116,7 @@ def broken(*arguments):
         ({"metrics": {"luck": broken}}, r"`metrics\['luck'\]` of mine must work .* raised RuntimeError: no luck"),
         (
             {"metrics": {"none": lambda *_: math.nan}},
-            r"`metrics\['none'\]` of mine must return a finite number, got nan",
+            r"`metrics\['none'\]` of mine must return a finite number for `test`, got nan",
         ),
         ({"model": broken}, "`model` of mine must work .* raised RuntimeError"),
         ({"model": lambda: 3}, "`model` of mine must return an nn.Module, got a int"),
@@ -175,6 +175,12 @@ def bad():
     assert sorted(path for path in tmp_path.iterdir() if path.name != "__pycache__") == before
 
 
+def test_a_metric_that_is_undefined_on_the_training_data_alone_is_refused():
+    one_class = TensorDataset(torch.randn(20, 3), torch.zeros(20, dtype=torch.long))
+    with pytest.raises(LabError, match="must return a finite number for `train`, got nan"):
+        check_task(make(train=one_class, metrics={"ROC AUC": metrics.roc_auc}))
+
+
 def test_a_model_function_that_returns_one_object_twice_is_refused():
     only = nn.Linear(3, 2)
     with pytest.raises(LabError, match="must build a new model each time"):
@@ -193,8 +199,8 @@ def test_a_metric_that_fails_on_a_few_samples_is_tried_on_all_of_them():
             raise ValueError("one class only")
         return 1.0
 
-    check_task(make(test=samples(600), metrics={"picky": picky}))
-    assert sizes == [512, 600]
+    check_task(make(train=samples(700), test=samples(600), metrics={"picky": picky}))
+    assert sizes == [512, 600, 512, 700]
 
 
 def test_checking_leaves_the_global_generator_alone():
