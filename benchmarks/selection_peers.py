@@ -74,7 +74,7 @@ def multinomial_step(n: int, k: int) -> Callable[[], object] | None:
 
 def torchrl_step(n: int, k: int) -> Callable[[], object] | None:
     """Torchrl's prioritized sampler: a sum tree and a minimum tree in C++, draws with replacement."""
-    if not _torchrl_loads():
+    if not torchrl_loads():
         return None
     from torchrl.data.replay_buffers import LazyTensorStorage
     from torchrl.data.replay_buffers.samplers import PrioritizedSampler
@@ -93,7 +93,7 @@ def torchrl_step(n: int, k: int) -> Callable[[], object] | None:
     return step
 
 
-def _torchrl_loads() -> bool:
+def torchrl_loads() -> bool:
     """Import torchrl's C++ trees. Where its binary was built for another torch, build the sources that it ships."""
     spec = importlib.util.find_spec("torchrl")
     if spec is None or spec.origin is None:

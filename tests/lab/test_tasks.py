@@ -116,7 +116,7 @@ def broken(*arguments):
         ({"metrics": {"luck": broken}}, r"`metrics\['luck'\]` of mine must work .* raised RuntimeError: no luck"),
         (
             {"metrics": {"none": lambda *_: math.nan}},
-            r"`metrics\['none'\]` of mine must return a finite number, got nan",
+            r"`metrics\['none'\]` of mine must return a finite number for `test`, got nan",
         ),
         ({"model": broken}, "`model` of mine must work .* raised RuntimeError"),
         ({"model": lambda: 3}, "`model` of mine must return an nn.Module, got a int"),
@@ -175,6 +175,12 @@ def bad():
     assert sorted(path for path in tmp_path.iterdir() if path.name != "__pycache__") == before
 
 
+def test_a_metric_that_is_undefined_on_the_training_data_alone_is_refused():
+    one_class = TensorDataset(torch.randn(20, 3), torch.zeros(20, dtype=torch.long))
+    with pytest.raises(LabError, match="must return a finite number for `train`, got nan"):
+        check_task(make(train=one_class, metrics={"ROC AUC": metrics.roc_auc}))
+
+
 def test_a_model_function_that_returns_one_object_twice_is_refused():
     only = nn.Linear(3, 2)
     with pytest.raises(LabError, match="must build a new model each time"):
@@ -193,8 +199,8 @@ def test_a_metric_that_fails_on_a_few_samples_is_tried_on_all_of_them():
             raise ValueError("one class only")
         return 1.0
 
-    check_task(make(test=samples(600), metrics={"picky": picky}))
-    assert sizes == [512, 600]
+    check_task(make(train=samples(700), test=samples(600), metrics={"picky": picky}))
+    assert sizes == [512, 600, 512, 700]
 
 
 def test_checking_leaves_the_global_generator_alone():
@@ -360,6 +366,12 @@ def test_protein_is_split_by_block(tmp_path):
     assert not blocks[0] & blocks[1]
     assert train.tensors[0].mean(0).tolist() == approx([0.0] * 4, abs=1e-5)
     assert train.tensors[0].std(0, correction=0).tolist() == approx([1.0] * 4, rel=1e-5)
+    fitted, held_out = read_protein(tmp_path / "protein.npz", validation=True)
+    assert (len(fitted), len(held_out)) == (360, 120)
+    assert len(fitted.tensors[0][:, 0].unique()) == 12
+    # Standardizing keeps the order of blocks: row by row these are the training rows, parted anew.
+    parted = torch.cat([fitted.tensors[1], held_out.tensors[1]]).sum(), train.tensors[1].sum()
+    assert parted[0] == parted[1]
     np.savez(tmp_path / "bad.npz", x=x, y=block, block=block)
     with pytest.raises(ValueError, match=r"bad\.npz must hold x \[n, d\], y \[n\] of 0 and 1"):
         read_protein(tmp_path / "bad.npz")

@@ -18,6 +18,7 @@ from adamcb.lab.tasks.kddcup99 import read_kddcup99
 from adamcb.lab.tasks.load import DEFAULT_TASK, TASKS
 from adamcb.lab.tasks.pinn import ALLEN_CAHN, BURGERS, Solution, pinn, read_reference, squared_residual
 from adamcb.lab.tasks.rare_events import rare_events
+from adamcb.lab.tasks.speakers import PAD, START, UNKNOWN, Classifier, read_speeches
 
 
 def test_rare_events_are_rare_and_the_first_run_trains_on_them():
@@ -132,3 +133,31 @@ def test_average_precision_of_several_classes_is_the_mean_over_them():
     scores = logits.double().log_softmax(1).numpy()
     each = [sklearn_metrics.average_precision_score((targets == kind).numpy(), scores[:, kind]) for kind in range(3)]
     assert metrics.average_precision(logits, targets) == approx(np.mean(each))
+
+
+def test_a_speech_is_words_and_its_label_whether_the_speaker_has_a_name(tmp_path):
+    speeches = [f"ROMEO:\nO, she doth teach number{chr(97 + n)}!" if n % 4 else "Nurse:\nO, o, o." for n in range(20)]
+    path = tmp_path / "text.txt"
+    path.write_text("\n\n".join(speeches))
+    train, test, num_words = read_speeches(path, length=8)
+    assert (len(train), len(test)) == (16, 4)
+    words, labels = (torch.cat([train.tensors[part], test.tensors[part]]) for part in (0, 1))
+    assert num_words == START + 1 + len({"o", ",", "she", "doth", "teach", "!", "."})
+    assert (int(labels.sum()), words.shape) == (5, (20, 8))
+    assert (words[:, 0] == START).all()
+    nurse, romeo = words[labels == 1], words[labels == 0]
+    assert (nurse[:, 7] == PAD).all()
+    assert (nurse[:, :7] != PAD).all()
+    assert (romeo == UNKNOWN).sum(1).tolist() == [1] * 15  # each has a word of its own
+    path.write_text("\n\n".join(speech for speech in speeches if "ROMEO" in speech))
+    with pytest.raises(ValueError, match="must have speeches of speakers with and without a name, got 15 speeches"):
+        read_speeches(path)
+
+
+def test_padding_does_not_change_what_bert_says():
+    pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    model = Classifier(20, width=16, layers=1).eval()
+    words = torch.randint(3, 20, (4, 6))
+    padded = torch.cat([words, torch.full((4, 5), PAD)], dim=1)
+    assert torch.allclose(model(words), model(padded), atol=1e-6)

@@ -80,26 +80,27 @@ def _check_loss(task: Task, model: nn.Module, device: str) -> None:
 
 
 def _check_metrics(task: Task, model: nn.Module, device: str) -> None:
-    if not task.metrics:
-        return
     model.eval()
-    outputs, targets = _predictions(task, model, sample_indices(len(task.test), _SOME).tolist(), device)
-    for name, metric in task.metrics.items():
-        with contextlib.suppress(Exception):
-            if math.isfinite(metric(outputs, targets)):
-                continue
-        # Perhaps these samples alone lack a class; then all of them decide.
-        everything = _predictions(task, model, list(range(len(task.test))), device)
-        value = _try(task, f"metrics[{name!r}]", metric, *everything)
-        if not math.isfinite(value):
-            raise LabError(f"`metrics[{name!r}]` of {task.name} must return a finite number, got {value}.")
+    for role in ("test", "train") if task.metrics else ():
+        size = len(getattr(task, role))
+        outputs, targets = _predictions(task, role, model, sample_indices(size, _SOME).tolist(), device)
+        for name, metric in task.metrics.items():
+            with contextlib.suppress(Exception):
+                if math.isfinite(metric(outputs, targets)):
+                    continue
+            # Perhaps these samples alone lack a class; then all of them decide.
+            everything = _predictions(task, role, model, list(range(size)), device)
+            value = _try(task, f"metrics[{name!r}]", metric, *everything)
+            if not math.isfinite(value):
+                rule = f"return a finite number for `{role}`"
+                raise LabError(f"`metrics[{name!r}]` of {task.name} must {rule}, got {value}.")
 
 
-def _predictions(task: Task, model: nn.Module, indices: list[int], device: str) -> tuple[Tensor, Tensor]:
+def _predictions(task: Task, role: str, model: nn.Module, indices: list[int], device: str) -> tuple[Tensor, Tensor]:
     parts = []
     with torch.no_grad():
         for start in range(0, len(indices), 128):
-            batch = to_device(_try(task, "test", fetch, task.test, indices[start : start + 128]), device)
+            batch = to_device(_try(task, role, fetch, getattr(task, role), indices[start : start + 128]), device)
             parts.append(_try(task, "predict", _pair, task, model, batch))
     outputs, targets = zip(*parts, strict=True)
     return torch.cat(outputs), torch.cat(targets)

@@ -45,18 +45,21 @@ def read_kddcup99(path: Path) -> tuple[TensorDataset, TensorDataset, int]:
     try:
         with gzip.open(path, "rt", encoding="ascii") as file:
             lines = [line.rstrip("\n.") for line in file]
-        cells = np.array([line.split(",") for line in lines])
+        # Every line is read once, however often it is there; row[i] is the place of line i among those that differ.
+        places = {line: place for place, line in enumerate(dict.fromkeys(lines))}
+        row = np.array([places[line] for line in lines])
+        cells = np.array([line.split(",") for line in places])
         if not (cells.ndim == 2 and cells.shape[1] == NUM_COLUMNS):
             raise ValueError(f"not {NUM_COLUMNS} columns everywhere")
         numbers = np.delete(cells, (*WORDS, NUM_COLUMNS - 1), axis=1).astype(np.float64)
     except (OSError, EOFError, ValueError, zlib.error) as error:
         raise DataFileError(f"{path} must be the 10 % file of KDD Cup 1999, gzipped: {error}.") from error
-    places = [place - sum(word < place for word in WORDS) for place in LARGE]
-    numbers[:, places] = np.log1p(numbers[:, places])
+    large = [place - sum(word < place for word in WORDS) for place in LARGE]
+    numbers[:, large] = np.log1p(numbers[:, large])
     words = [cells[:, [place]] == np.unique(cells[:, place]) for place in WORDS]
     names, labels = np.unique(cells[:, -1], return_inverse=True)
-    # A checksum of the row decides where it goes, so rows that are equal stay together.
-    in_test = np.array([zlib.crc32(line.encode()) for line in lines]) < TEST_SHARE * 2**32
-    features = standardized(np.concatenate([numbers, *words], axis=1), in_test)
-    train, test = split(features, torch.from_numpy(labels), in_test)
+    # A checksum of the line decides where it goes, so rows that are equal stay together.
+    in_test = np.array([zlib.crc32(line.encode()) for line in places])[row] < TEST_SHARE * 2**32
+    features = standardized(np.concatenate([numbers, *words], axis=1)[row], in_test)
+    train, test = split(features, torch.from_numpy(labels[row]), in_test)
     return train, test, len(names)

@@ -14,6 +14,7 @@ from adamcb.lab.tasks.pinn import allen_cahn, burgers
 from adamcb.lab.tasks.protein import protein
 from adamcb.lab.tasks.rare_events import rare_events
 from adamcb.lab.tasks.shakespeare import shakespeare
+from adamcb.lab.tasks.speakers import speakers
 from adamcb.lab.tasks.task import Task
 
 # Tasks beside those of a dataset and a model.
@@ -25,6 +26,7 @@ TASKS: dict[str, Callable[[str | None], Task]] = {
     "allen-cahn": allen_cahn,
     "heavy-tails": heavy_tails,
     "shakespeare": shakespeare,
+    "speakers": speakers,
     "fashion-mnist-cnn-augmented": fashion_mnist_augmented,
 }
 # What `adamcb compare` trains if nothing is asked for. It needs no file and takes a minute.

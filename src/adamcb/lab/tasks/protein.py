@@ -24,11 +24,14 @@ TEST_SHARE = 0.2
 SPLIT_SEED = 0
 
 
-def protein(data_dir: str | None = None) -> Task:
-    """Return the task: an MLP that tells which rows are homologous."""
-    train, test = read_protein(find_file("protein", "protein.npz", data_dir))
+def protein(data_dir: str | None = None, *, validation: bool = False) -> Task:
+    """Return the task: an MLP that tells which rows are homologous.
+
+    With `validation=True` it never sees the test blocks: another fifth is held out, to choose settings on.
+    """
+    train, test = read_protein(find_file("protein", "protein.npz", data_dir), validation=validation)
     return Task(
-        "protein",
+        "protein-validation" if validation else "protein",
         partial(build_mlp, train.tensors[0].shape[1]),
         train,
         test,
@@ -38,8 +41,11 @@ def protein(data_dir: str | None = None) -> Task:
     )
 
 
-def read_protein(path: Path) -> tuple[TensorDataset, TensorDataset]:
-    """Return training and test rows: features standardized by the training rows, and targets of 0.0 or 1.0."""
+def read_protein(path: Path, *, validation: bool = False) -> tuple[TensorDataset, TensorDataset]:
+    """Return training and test rows: features standardized by the training rows, and targets of 0.0 or 1.0.
+
+    With `validation=True` the test blocks are left out, and as many others are returned in their place.
+    """
     try:
         with np.load(path, allow_pickle=False) as arrays:
             x, y, block = arrays["x"], arrays["y"], arrays["block"]
@@ -49,5 +55,10 @@ def read_protein(path: Path) -> tuple[TensorDataset, TensorDataset]:
         raise DataFileError(f"{path} must hold x [n, d], y [n] of 0 and 1, and block [n], got x of shape {x.shape}.")
     blocks = np.unique(block)
     order = torch.randperm(len(blocks), generator=torch.Generator().manual_seed(SPLIT_SEED)).numpy()
-    in_test = np.isin(block, blocks[order[: max(1, round(TEST_SHARE * len(blocks)))]])
+    count = max(1, round(TEST_SHARE * len(blocks)))
+    held_out = blocks[order[:count]]
+    if validation:
+        kept = ~np.isin(block, held_out)
+        x, y, block, held_out = x[kept], y[kept], block[kept], blocks[order[count : 2 * count]]
+    in_test = np.isin(block, held_out)
     return split(standardized(x, in_test), torch.from_numpy(y.astype(np.float32)), in_test)
