@@ -42,7 +42,7 @@ def fast_distribution(weights: np.ndarray, batch_size: int, exploration: float) 
     def run(uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         positions, probs = np.empty(batch_size, dtype=np.int64), np.empty(batch_size)
         floor = batch_size * exploration / n
-        draw_ordered(tree, np.arange(n), batch_size, floor, uniforms, positions, probs, np.empty(batch_size))
+        draw_ordered(tree, n, batch_size, floor, uniforms, positions, probs, np.empty(batch_size))
         return positions, probs
 
     return distinct_distribution(run, batch_size)
