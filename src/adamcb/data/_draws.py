@@ -91,6 +91,11 @@ class DrawSampler:
         seed = derived_seed(self.seed, self.rank, 2) if self.rank else self.seed
         return number, seed, part_of(draw, self.rank, self.num_ranks).indices
 
+    @property
+    def is_resumed(self) -> bool:
+        """Whether the next `begin` goes on in the middle of an epoch that was loaded."""
+        return self._resumed
+
     def begin(self) -> int:
         """Start an epoch, or go on with the one that was loaded; return the number of this visit."""
         if not self._resumed:
