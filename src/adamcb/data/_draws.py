@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from adamcb import _checks
+from adamcb._jit import clock
 from adamcb._seeds import derived_seed
 from adamcb.data._fetch import Order
 from adamcb.data._part import part_of
@@ -74,9 +74,9 @@ class DrawSampler:
             yield self._order(number, draw)
 
     def _draw(self) -> Draw:
-        start = time.perf_counter()
+        start = clock()
         draw = self.selection.draw()
-        self.seconds += time.perf_counter() - start
+        self.seconds += clock() - start
         low, high = self.selection.min_batch_size, self.batch_size
         if not low <= len(draw) <= high or len(draw) % self.num_ranks:
             sizes = f"{high}" if low == high else f"{low} to {high}"
