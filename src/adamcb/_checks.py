@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch.utils.data import IterableDataset
 
 # More samples than any machine can hold weights for.
 MOST_SAMPLES = 10**12
@@ -58,9 +59,9 @@ def integer(name: str, value: Any, *, low: int | None = None, high: int | None =
     return number
 
 
-def num_samples(value: Any) -> int:
+def num_samples(value: Any, name: str = "num_samples") -> int:
     """Return `value` as the size of a dataset."""
-    return integer("num_samples", value, low=1, high=MOST_SAMPLES)
+    return integer(name, value, low=1, high=MOST_SAMPLES)
 
 
 def seed(name: str, value: Any) -> int:
@@ -177,6 +178,11 @@ def device(name: str, value: Any) -> torch.device:
 
 def map_style(name: str, value: Any) -> int:
     """Return the length of a dataset, or raise unless it is map-style and not empty."""
+    if isinstance(value, IterableDataset):
+        raise TypeError(
+            f"`{name}` must be map-style, got an IterableDataset of type {type(value).__name__}. To choose from what it "
+            f"gave last, pass a window: adamcb.data.Window({name}, size)."
+        )
     if not hasattr(value, "__getitem__") or not hasattr(value, "__len__") or isinstance(value, type):
         kind = type(value).__name__
         raise TypeError(f"`{name}` must be map-style, with `__getitem__` and `__len__`, got {name} of type {kind}.")

@@ -1,11 +1,22 @@
-"""Compiled loops: how every one of them is compiled and cached."""
+"""Compiled loops: how every one of them is compiled and cached, how it is told, and a clock that leaves it out."""
 
 from __future__ import annotations
 
+import logging
+import time
 from collections.abc import Callable
 from typing import Any
 
 import numba
+from numba.core import event
+
+logger = logging.getLogger(__name__)
+
+_ONCE = "Compiling the loops of adamcb for this machine: some seconds, once. Compiled code is stored."
+_AGAIN = (
+    "Compiling the loops of adamcb: some seconds in every process, because compiled code cannot be stored here. "
+    "Set the environment variable NUMBA_CACHE_DIR to a folder that can be written."
+)
 
 
 def jit(function: Callable[..., Any]) -> Any:
@@ -13,4 +24,46 @@ def jit(function: Callable[..., Any]) -> Any:
     try:
         return numba.njit(function, cache=True, nogil=True, error_model="numpy")
     except RuntimeError:  # neither the package's folder nor the user's cache can be written
+        _teller.message, _teller.level = _AGAIN, logging.WARNING
         return numba.njit(function, nogil=True, error_model="numpy")
+
+
+def clock() -> float:
+    """Return seconds as `time.perf_counter` does, less those in which numba compiled, or loaded compiled code."""
+    return time.perf_counter() - _stopwatch.seconds
+
+
+class _Teller(event.Listener):
+    """Logs in words, once a process, that loops of this package are being compiled."""
+
+    message, level, told = _ONCE, logging.INFO, False
+
+    def on_start(self, event: Any) -> None:
+        if not self.told and event.data["dispatcher"].py_func.__module__.startswith("adamcb."):
+            self.told = True
+            logger.log(self.level, self.message)
+
+    def on_end(self, event: Any) -> None:
+        """Do nothing."""
+
+
+class _Stopwatch(event.Listener):
+    """Adds up the seconds that numba's compiler is held. It is held again for every loop that a loop calls."""
+
+    def __init__(self) -> None:
+        self.seconds, self._depth, self._start = 0.0, 0, 0.0
+
+    def on_start(self, event: Any) -> None:
+        if self._depth == 0:
+            self._start = time.perf_counter()
+        self._depth += 1
+
+    def on_end(self, event: Any) -> None:
+        self._depth -= 1
+        if self._depth == 0:
+            self.seconds += time.perf_counter() - self._start
+
+
+_teller, _stopwatch = _Teller(), _Stopwatch()
+event.register("numba:compile", _teller)
+event.register("numba:compiler_lock", _stopwatch)

@@ -42,7 +42,7 @@ def fast_distribution(weights: np.ndarray, batch_size: int, exploration: float) 
     def run(uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         positions, probs = np.empty(batch_size, dtype=np.int64), np.empty(batch_size)
         floor = batch_size * exploration / n
-        draw_ordered(tree, np.arange(n), batch_size, floor, uniforms, positions, probs, np.empty(batch_size))
+        draw_ordered(tree, n, batch_size, floor, uniforms, positions, probs, np.empty(batch_size))
         return positions, probs
 
     return distinct_distribution(run, batch_size)
@@ -50,7 +50,8 @@ def fast_distribution(weights: np.ndarray, batch_size: int, exploration: float) 
 
 def selection_distribution(selection: WeightedSelection) -> dict[frozenset[int], float]:
     """Return the chance of every batch that the selection can draw next, in the order that it has now."""
-    order, position_of = np.asarray(selection._order), np.asarray(selection._position_of)
+    assert selection._order is not None and selection._position_of is not None
+    order, position_of = selection._order[:], selection._position_of[:]
 
     def run(uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         selection._uniforms.rest, selection._drawn = uniforms.copy(), 0

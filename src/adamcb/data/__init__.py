@@ -6,5 +6,6 @@ Draws are made in the main process; workers get indices and nothing else. Nothin
 from adamcb.data._batch import SelectedBatch
 from adamcb.data._loader import BanditLoader
 from adamcb.data._part import DrawPart, part_of, whole_of
+from adamcb.data._window import Window
 
-__all__ = ["BanditLoader", "DrawPart", "SelectedBatch", "part_of", "whole_of"]
+__all__ = ["BanditLoader", "DrawPart", "SelectedBatch", "Window", "part_of", "whole_of"]

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
 from adamcb import _checks
+from adamcb._jit import clock
 from adamcb._seeds import derived_seed
 from adamcb.data._fetch import Order
 from adamcb.data._part import part_of
@@ -74,9 +74,9 @@ class DrawSampler:
             yield self._order(number, draw)
 
     def _draw(self) -> Draw:
-        start = time.perf_counter()
+        start = clock()
         draw = self.selection.draw()
-        self.seconds += time.perf_counter() - start
+        self.seconds += clock() - start
         low, high = self.selection.min_batch_size, self.batch_size
         if not low <= len(draw) <= high or len(draw) % self.num_ranks:
             sizes = f"{high}" if low == high else f"{low} to {high}"
@@ -90,6 +90,11 @@ class DrawSampler:
         # Ranks have seeds of their own, or their random transforms would be the same.
         seed = derived_seed(self.seed, self.rank, 2) if self.rank else self.seed
         return number, seed, part_of(draw, self.rank, self.num_ranks).indices
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether the next `begin` goes on in the middle of an epoch that was loaded."""
+        return self._resumed
 
     def begin(self) -> int:
         """Start an epoch, or go on with the one that was loaded; return the number of this visit."""

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterator
 from typing import Any, cast
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, default_collate
+from torch.utils.data import DataLoader, default_collate
 
 from adamcb import _checks
 from adamcb.data import _stateful
 from adamcb.data._batch import SelectedBatch
 from adamcb.data._draws import DrawSampler
 from adamcb.data._fetch import Fetcher, as_fetched, collate
+from adamcb.data._window import Window, check_window, move_on
 from adamcb.selection import Selection
 
 _MOST_WORKERS, _MOST_AHEAD = 1024, 10_000
@@ -50,7 +51,8 @@ class BanditLoader:
     the same feedback. States hold whole draws, so one that was saved by any rank is good for any number of ranks.
 
     Args:
-        dataset: A map-style dataset of n samples: `__len__` and `__getitem__`, optionally `__getitems__`.
+        dataset: A map-style dataset of n samples: `__len__` and `__getitem__`, optionally `__getitems__`. For a stream,
+            a `Window` on it.
         selection: Chooses the batches; its `num_samples` must be n.
         num_workers: How many processes load; 0: the main process.
         collate_fn: Merges a list of samples into a batch. None: torch's `default_collate`, and for samples that are
@@ -114,6 +116,8 @@ class BanditLoader:
         flags = {"pin_memory": pin_memory, "persistent_workers": persistent_workers, "in_order": in_order}
         for name, value in {**flags, "stateful": stateful}.items():
             _checks.boolean(name, value)
+        if isinstance(dataset, Window):
+            check_window(num_workers, stateful)
         _checks.instance("pin_memory_device", pin_memory_device, str, "a str")
         self.dataset, self.selection = dataset, selection
         self.batch_size = selection.batch_size
@@ -151,6 +155,8 @@ class BanditLoader:
         return len(self.batch_sampler)
 
     def __iter__(self) -> Iterator[SelectedBatch]:
+        if isinstance(self.dataset, Window) and not self.batch_sampler.is_resumed:
+            move_on(self.dataset, self.selection)
         visit = self.batch_sampler.begin()
         if self.num_workers == 0 and not self.pin_memory and not self.stateful:
             # The same as DataLoader does, without its cost of several times a small batch.
@@ -167,6 +173,8 @@ class BanditLoader:
         if self.stateful:
             workers = _stateful.state_of(self._loader, state["in_epoch"])
             state |= {"workers": workers, "num_workers": self.num_workers}
+        if isinstance(self.dataset, Window):
+            state["window"] = self.dataset.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -176,7 +184,11 @@ class BanditLoader:
             ValueError: If `state` is of another dataset or batch size, or not such a state. Nothing is changed then.
         """
         workers = _stateful.check_workers(state, self.num_workers) if self.stateful else None
+        if isinstance(self.dataset, Window):
+            self.dataset.check_state(state.get("window") if isinstance(state, dict) else None)
         self.batch_sampler.load_state_dict(state)
+        if isinstance(self.dataset, Window):
+            self.dataset.load_state_dict(state["window"])
         if self.stateful:
             cast(Any, self._loader).load_state_dict(workers)
 
@@ -207,13 +219,8 @@ class _Batches:
 def _check_dataset(dataset: Any, selection: Any) -> None:
     if not isinstance(selection, Selection):
         raise TypeError(f"`selection` must be a Selection, got selection of type {type(selection).__name__}.")
-    kind = type(dataset).__name__
-    if isinstance(dataset, IterableDataset):
-        raise TypeError(
-            f"`dataset` must be map-style, got an IterableDataset of type {kind}. Samples can only be chosen from a "
-            "dataset with `__getitem__` and `__len__`."
-        )
     if isinstance(dataset, (DataLoader, BanditLoader)):
+        kind = type(dataset).__name__
         raise TypeError(f"`dataset` must be a dataset, got a {kind}. Pass its dataset: `loader.dataset`.")
     length = _checks.map_style("dataset", dataset)
     if length != selection.num_samples:

@@ -143,15 +143,32 @@ def _begin_unit(axis, bounds, i, begin):
 def _begin_units_at(axis, bounds, begin):
     """Begin the next unit of all samples whose unit ends here, in the order in which they would leave the heap.
 
-    As long as rates are equal, that is all n of them, once an epoch. This takes O(n) instead of O(n log n).
+    As long as rates are equal, that is all n of them, once an epoch. This takes O(n) instead of O(n log n), and no
+    memory.
     """
-    n = len(axis.rates)
-    places, visited = np.empty(n), np.empty(n, dtype=np.bool_)
-    write_events(axis, places, visited)
-    for i in range(n - 1, -1, -1):
-        if visited[i] and places[i] == begin:
-            places[i], visited[i] = _begin_unit(axis, bounds, i, begin), False
-    read_events(axis, places, visited)
+    keys, events = axis.heap.keys, axis.heap.events
+    sort_by_sample(axis.heap)
+    for i in range(len(keys) - 1, -1, -1):
+        if events[i] < 0 and keys[i] == begin:
+            keys[i], events[i] = _begin_unit(axis, bounds, i, begin), i
+    build_heap(axis.heap)
+
+
+@jit
+def sample_of(event):
+    """Return the sample that an event is of."""
+    return event if event >= 0 else -1 - event
+
+
+@jit
+def sort_by_sample(heap):
+    """Bring the event of sample i into slot i, for all n of them, in place. What is left is no heap."""
+    keys, events = heap.keys, heap.events
+    for slot in range(len(keys)):
+        while sample_of(events[slot]) != slot:
+            i = sample_of(events[slot])
+            keys[slot], keys[i] = keys[i], keys[slot]
+            events[slot], events[i] = events[i], events[slot]
 
 
 @jit
@@ -167,7 +184,7 @@ def write_events(axis, keys, visited):
     """Write every sample's event: where it is on the axis, and whether it is the end of a unit."""
     for slot in range(len(keys)):
         event = axis.heap.events[slot]
-        i = event if event >= 0 else -1 - event
+        i = sample_of(event)
         keys[i], visited[i] = axis.heap.keys[slot], event < 0
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 
 from adamcb import _checks
-from adamcb.selection._depround import draw_ordered
-from adamcb.selection._draw import Draw, empty_draw, uniform_draw
+from adamcb.selection._draw import Draw, uniform_draw
 from adamcb.selection._feedback import Feedback, PaperFeedback, Visit, as_feedback, check_feedback_state
 from adamcb.selection._gate import Gate
 from adamcb.selection._moment import SecondMoment
@@ -95,12 +94,10 @@ class CombinatorialBandit(DistinctSelection):
         """Choose the next distinct samples. O(K log n); O(n) once an epoch, when the order is reshuffled."""
         self._reshuffle_if_done()
         if self.draws_by_weight:
-            draw = empty_draw(size := self._sizes.next(self.moment), self._origin)
-            arrays = (draw.indices, draw.probs, draw.loss_weights)
-            draw_ordered(self._tree, self._order, size, self._min_prob_of(size), self._uniforms.take(), *arrays)
+            draw = self._draw_by_weight(self._sizes.next(self.moment))
         else:
             part = slice(self._drawn * self.batch_size, (self._drawn + 1) * self.batch_size)
-            draw = uniform_draw(np.asarray(self._order)[part], self.num_samples, self._origin)
+            draw = uniform_draw(self._in_order(part), self.num_samples, self._origin)
         self._drawn += 1
         return draw.frozen()
 

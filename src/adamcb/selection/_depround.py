@@ -66,26 +66,24 @@ def depround(inclusion_probs: Any, *, generator: torch.Generator | None = None) 
 
 
 @jit
-def draw_ordered(tree, order, batch_size, min_prob, uniforms, indices, probs, loss_weights):
+def draw_ordered(tree, num_samples, batch_size, min_prob, uniforms, positions, probs, loss_weights):
     """Draw K distinct samples with the inclusion probabilities of Algorithm 2, by DepRound in the tree's order.
 
-    `order` says which sample each leaf belongs to; `uniforms` are 2K numbers in [0, 1). Writes the three arrays of a
-    `Draw`, of length K: the capped samples come last, with probability exactly 1. Leaves the tree unchanged.
+    `uniforms` are 2K numbers in [0, 1). Writes three arrays of length K: which leaves were drawn, and probabilities and
+    loss weights of a `Draw`. The capped samples come last, with probability exactly 1. Leaves the tree unchanged.
     """
-    num_samples = len(order)
     capped = np.empty(batch_size, dtype=np.int64)
     num_capped, slope, base = cap(tree, num_samples, batch_size, min_prob, capped)
     rest = batch_size - num_capped
     if rest > 0:
-        _draw_uncapped(tree, slope, base, uniforms[:rest], uniforms[rest : 2 * rest], indices[:rest])
+        _draw_uncapped(tree, slope, base, uniforms[:rest], uniforms[rest : 2 * rest], positions[:rest])
     for i in range(rest):
-        probs[i] = min(leaf_mass(tree, slope, base, indices[i]), 1.0)
+        probs[i] = min(leaf_mass(tree, slope, base, positions[i]), 1.0)
     for i in range(num_capped):
         take_out(tree, capped[i])
-        indices[rest + i] = capped[i]
+        positions[rest + i] = capped[i]
         probs[rest + i] = 1.0
     for i in range(batch_size):
-        indices[i] = order[indices[i]]
         loss_weights[i] = 1.0 / (num_samples * probs[i])
 
 

@@ -10,7 +10,7 @@ import torch
 from adamcb import _checks
 from adamcb.selection import _axis
 from adamcb.selection._attention import Attention
-from adamcb.selection._axis import RATES, Axis, Bounds
+from adamcb.selection._axis import RATES, Bounds
 from adamcb.selection._draw import Draw, empty_draw
 from adamcb.selection._feedback import Feedback, Visit, as_feedback, check_feedback_state
 from adamcb.selection._moment import SecondMoment
@@ -217,11 +217,10 @@ class QueueBandit(Selection):
         self._attention.check_state(state["attention"], "state['attention']")
 
     def _restore(self, state: dict[str, Any]) -> None:
-        weights, rates, begins, events = (np.asarray(state[name]).astype(np.float64) for name in _VECTORS)
-        sums, stream = np.array(state["sums"], dtype=np.float64), np.array(state["stream"], dtype=np.uint64)
-        heap = _axis.new_heap(self.num_samples)
-        self._axis = Axis(heap, begins, rates, weights, sums, stream)
-        _axis.read_events(self._axis, events, np.asarray(state["visited"]).astype(bool))
+        axis = self._axis  # filled in place: at large n there is no room for a second one
+        axis.weights[:], axis.rates[:], axis.begins[:] = (np.asarray(state[name]) for name in _VECTORS[:3])
+        axis.sums[:], axis.stream[:] = state["sums"], np.array(state["stream"], dtype=np.uint64)
+        _axis.read_events(axis, np.asarray(state["events"]), np.asarray(state["visited"]))
         self._feedback_state = dict(state["feedback"])
         self.moment.load_state_dict(state["moment"])
         self._sizes.load_state_dict(state["sizes"])

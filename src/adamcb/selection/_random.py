@@ -9,6 +9,10 @@ import torch
 
 from adamcb import _checks
 from adamcb._jit import jit
+from adamcb.selection._shuffle import Shuffle
+
+# Orders of more samples are computed where they are needed: as arrays, order and inverse take 8 bytes a sample.
+MOST_STORED = 2**28
 
 
 def own_generator(generator: torch.Generator | None) -> torch.Generator:
@@ -38,14 +42,18 @@ def new_seed(generator: torch.Generator) -> int:
     return int(torch.randint(2**62, (), dtype=torch.int64, generator=generator))
 
 
-def permutation(num_samples: int, seed: int) -> np.ndarray:
+def permutation(num_samples: int, seed: int) -> np.ndarray | Shuffle:
     """Return the random order that `seed` stands for: an epoch's order is saved as one number, not n."""
-    dtype = torch.int32 if num_samples < 2**31 else torch.int64
-    return torch.randperm(num_samples, generator=torch.Generator().manual_seed(seed), dtype=dtype).numpy()
+    if num_samples > MOST_STORED:
+        return Shuffle(num_samples, seed)
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randperm(num_samples, generator=generator, dtype=torch.int32).numpy()
 
 
-def inverse(order: np.ndarray) -> np.ndarray:
+def inverse(order: np.ndarray | Shuffle) -> np.ndarray | Shuffle:
     """Return the position of every sample in `order`."""
+    if isinstance(order, Shuffle):
+        return order.inverse()
     positions = np.empty_like(order)
     _fill_inverse(order, positions)
     return positions

@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from adamcb._jit import jit
+from adamcb.selection._shuffle import Shuffle
 
 FANOUT = 8
 _SHIFT = 3  # FANOUT = 2**_SHIFT
@@ -39,7 +40,7 @@ class Tree(NamedTuple):
     offsets: np.ndarray  # int64[levels + 1]; the last is that of the root
 
 
-def build_tree(weights: np.ndarray, order: np.ndarray | None = None) -> Tree:
+def build_tree(weights: np.ndarray, order: np.ndarray | Shuffle | None = None) -> Tree:
     """Return the tree over `weights` (float64[n], see `in_range`), in the order given or as they come. O(n)."""
     sizes = [_padded(len(weights))]
     while sizes[-1] > FANOUT:
@@ -80,9 +81,16 @@ def scaled(weights: np.ndarray, exponent: int) -> np.ndarray:
     return np.where(weights > 0.0, np.maximum(weights, SMALLEST), 0.0)
 
 
-@jit
-def gather(values, order, out):
+def gather(values: np.ndarray, order: np.ndarray | Shuffle, out: np.ndarray) -> None:
     """Write `values[order]` into `out`. NumPy would make 64-bit copies of the order on the way, 8 bytes a sample."""
+    if isinstance(order, Shuffle):
+        order.gather(values, out)
+    else:
+        _gather(values, order, out)
+
+
+@jit
+def _gather(values, order, out):
     for position in range(len(order)):
         out[position] = values[order[position]]
 

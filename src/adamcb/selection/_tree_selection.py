@@ -9,9 +9,11 @@ import torch
 
 from adamcb import _checks
 from adamcb.selection._capping import probs_at
-from adamcb.selection._draw import Draw
+from adamcb.selection._depround import draw_ordered
+from adamcb.selection._draw import Draw, empty_draw
 from adamcb.selection._random import Uniforms, inverse, new_seed, permutation
 from adamcb.selection._selection import Selection
+from adamcb.selection._shuffle import Shuffle
 from adamcb.selection._tree import Tree, build_tree, gather, in_range, multiply
 
 
@@ -27,8 +29,8 @@ class TreeSelection(Selection):
     """
 
     _tree: Tree
-    _order: np.ndarray | None = None  # position in the tree → sample; None: as they come
-    _position_of: np.ndarray | None = None  # sample → position in the tree
+    _order: np.ndarray | Shuffle | None = None  # position in the tree → sample; None: as they come
+    _position_of: np.ndarray | Shuffle | None = None  # sample → position in the tree
 
     def __init__(
         self,
@@ -104,8 +106,11 @@ class TreeSelection(Selection):
             raise ValueError(f"`state['uniforms']` must {rule}, got len(state['uniforms'])={len(numbers)}.")
 
     def _restore(self, state: dict[str, Any]) -> None:
-        self._uniforms.rest = _checks.vector("state['uniforms']", state["uniforms"]).copy()
+        self._restore_uniforms(state)
         self._set_weights(_checks.vector("state['weights']", state["weights"]))
+
+    def _restore_uniforms(self, state: dict[str, Any]) -> None:
+        self._uniforms.rest = _checks.vector("state['uniforms']", state["uniforms"]).copy()
 
 
 class DistinctSelection(TreeSelection):
@@ -148,6 +153,19 @@ class DistinctSelection(TreeSelection):
         if self._drawn == self.draws_per_epoch:
             self._start_epoch(new_seed(self.generator), self.weights)
 
+    def _in_order(self, positions: np.ndarray | slice) -> np.ndarray:
+        """Return the samples at these positions of the epoch's order."""
+        assert self._order is not None
+        return self._order[positions]
+
+    def _draw_by_weight(self, size: int) -> Draw:
+        """Return a draw of `size` samples by DepRound in the epoch's order. It is not frozen yet."""
+        draw = empty_draw(size, self._origin)
+        arrays = (draw.indices, draw.probs, draw.loss_weights)
+        draw_ordered(self._tree, self.num_samples, size, self._min_prob_of(size), self._uniforms.take(), *arrays)
+        draw.indices[:] = self._in_order(draw.indices)
+        return draw
+
     def _min_prob_of(self, size: int) -> float:
         """Return the smallest probability of a sample in a batch of `size`."""
         return self.min_prob * (size / self.batch_size)
@@ -160,7 +178,7 @@ class DistinctSelection(TreeSelection):
 
     def _all_probs_by_weight(self, size: int) -> np.ndarray:
         """Return float64[n], the inclusion probabilities of all samples in a batch of `size`."""
-        everywhere = np.arange(self.num_samples) if self._position_of is None else self._position_of
+        everywhere = np.arange(self.num_samples) if self._position_of is None else self._position_of[:]
         return self._probs_by_weight(everywhere, size)[0]
 
     def inclusion_probs(self) -> np.ndarray:
@@ -176,6 +194,6 @@ class DistinctSelection(TreeSelection):
         _checks.integer("state['drawn']", state["drawn"], low=0, high=self.draws_per_epoch)
 
     def _restore(self, state: dict[str, Any]) -> None:
-        super()._restore(state)
-        self._start_epoch(state["order_seed"], self.weights)
+        self._restore_uniforms(state)
+        self._start_epoch(state["order_seed"], _checks.vector("state['weights']", state["weights"]))
         self._drawn = state["drawn"]

@@ -8,8 +8,7 @@ import numpy as np
 import torch
 
 from adamcb import _checks
-from adamcb.selection._depround import draw_ordered
-from adamcb.selection._draw import Draw, empty_draw
+from adamcb.selection._draw import Draw
 from adamcb.selection._tree import assign
 from adamcb.selection._tree_selection import DistinctSelection
 
@@ -47,10 +46,7 @@ class WeightedSelection(DistinctSelection):
         """Choose K distinct samples. O(K log n); O(n) once an epoch, when the order is reshuffled."""
         self._reshuffle_if_done()
         self._drawn += 1
-        draw = empty_draw(self.batch_size, self._origin)
-        arrays = (draw.indices, draw.probs, draw.loss_weights)
-        draw_ordered(self._tree, self._order, self.batch_size, self.min_prob, self._uniforms.take(), *arrays)
-        return draw.frozen()
+        return self._draw_by_weight(self.batch_size).frozen()
 
     def set_weights(self, indices: Any, weights: Any) -> None:
         """Change the weights of some samples; they count from the next draw on. O(k log n).

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from adamcb import _checks
+from adamcb._jit import clock
 from adamcb._seeds import derived_seed
 from adamcb.data import BanditLoader, SelectedBatch, whole_of
 from adamcb.selection import Draw, Selection
@@ -191,7 +191,7 @@ class AdaptiveLoader:
         """Learn from the last batch, and return the next one."""
         self._note_training()
         self.learn()
-        start, drawing = time.perf_counter(), self._loader.batch_sampler.seconds
+        start, drawing = clock(), self._loader.batch_sampler.seconds
         batch = next(batches, None)
         if batch is None:
             self._usage.note_epoch_end()
@@ -205,7 +205,7 @@ class AdaptiveLoader:
             self._scoring.pause(not self._measures)
         if self._target.type != "cpu":
             batch = batch.to(self._target, non_blocking=True)
-        self._handed_out = time.perf_counter()
+        self._handed_out = clock()
         drawing = self._loader.batch_sampler.seconds - drawing
         self.meter.seconds["selection"] += drawing
         self.meter.seconds["data"] += self._handed_out - start - drawing
@@ -287,22 +287,22 @@ class AdaptiveLoader:
             if measured is not None or batch.losses is not None:
                 self._feedback.send(batch.draw, **told)
             return None
-        start = time.perf_counter()
+        start = clock()
         loss = batch.factors @ batch.losses.to(batch.factors.dtype)
         shared = gather_scores(self._ranks, batch.draw, measured, batch.arrived, batch.losses, loss)
-        self.meter.seconds["selection"] += time.perf_counter() - start
+        self.meter.seconds["selection"] += clock() - start
         told |= {"losses": shared.losses, "indices": shared.indices, "arrived": shared.arrived}
         told["measured"] = None if measured is None else shared.measured
         self._feedback.send(whole_of(batch.draw), **told)
         return shared.loss
 
     def _teach(self, draw: Draw, scores: np.ndarray | None, losses: np.ndarray | None) -> None:
-        start = time.perf_counter()
+        start = clock()
         if scores is not None:
             self.selection.update(draw, scores)
         if self._samples is not None and losses is not None:
             self._samples.note(draw, losses, scores)
-        self.meter.seconds["selection"] += time.perf_counter() - start
+        self.meter.seconds["selection"] += clock() - start
         if scores is not None:
             for observer in self.observers:
                 observer.note_scores(draw, scores)
@@ -341,7 +341,7 @@ class AdaptiveLoader:
 
     def _note_training(self) -> None:
         if self._handed_out is not None:
-            self.meter.seconds["training"] += time.perf_counter() - self._handed_out
+            self.meter.seconds["training"] += clock() - self._handed_out
             self._handed_out = None
             self.meter.note_step_end()
 
