@@ -131,7 +131,7 @@ def test_a_state_that_does_not_fit_changes_nothing():
     before, state = trainer.samples().as_dict(), trainer.state_dict()
     for entries in (torch.zeros(16, dtype=torch.uint8), torch.zeros(16 * N), "no", torch.full((16 * N,), 255).byte()):
         with pytest.raises(ValueError, match=r"`state\['samples'\]` must"):
-            trainer.load_state_dict({**state, "samples": {"entries": entries}})
+            trainer.load_state_dict({**state, "vectors": {**state["vectors"], "samples.entries": entries}})
     for name, column in trainer.samples().as_dict().items():
         np.testing.assert_array_equal(before[name], column)
 
@@ -153,7 +153,7 @@ def test_a_shard_knows_its_own_samples_only():
 
 def test_it_can_be_switched_off():
     loader = AdaptiveLoader(mlp(), digits(N), K, record_samples=False)
-    assert "samples" not in loader.state_dict()
+    assert "samples.entries" not in loader.state_dict()["vectors"]
     with pytest.raises(RuntimeError, match="record_samples=False"):
         loader.samples()
     with pytest.raises(TypeError, match="`record_samples` must"):

@@ -65,6 +65,8 @@ class QueueBandit(Selection):
         True
     """
 
+    per_sample = (*_VECTORS, "visited")
+
     def __init__(
         self,
         num_samples: int,

@@ -31,6 +31,8 @@ class Selection:
     Attributes:
         learns: Whether `update` changes anything. If not, nobody needs to measure scores.
         repeats: Whether a draw may hold a sample more than once.
+        per_sample: The entries of `state_dict()` that are tensors with one row per sample. They are what a checkpoint
+            spreads over ranks.
 
     Example:
         >>> class InOrder(Selection):
@@ -57,6 +59,7 @@ class Selection:
 
     learns: bool = True
     repeats: bool = False
+    per_sample: tuple[str, ...] = ()
 
     def __init__(
         self,

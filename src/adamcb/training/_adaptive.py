@@ -19,6 +19,7 @@ from adamcb.selection import Draw, Selection
 from adamcb.training import _arguments, _state
 from adamcb.training._feedback_queue import FeedbackQueue, refuse_nonfinite
 from adamcb.training._meter import Meter
+from adamcb.training._portable import pack, unpack
 from adamcb.training._ranks import Ranks, gather_scores, refuse_other_parallelism
 from adamcb.training._samples import SampleRecord, SampleTable
 from adamcb.training._scoring import make_scoring
@@ -365,10 +366,12 @@ class AdaptiveLoader:
         """Return all that choosing batches needs to go on bit for bit; model and optimizer are yours to save.
 
         That is: selection, position in the epoch, feedback on its way, what `samples` tells, and the meter without its
-        seconds. With several ranks it is the same on all of them, unless weights are sharded.
+        seconds. `torch.save` takes it, and so does torch.distributed.checkpoint: `dcp.save({"loader": loader}, ...)`.
+        With several ranks it is the same on all of them.
         """
         self.learn()
-        return {**_state.collect(self._parts()), "epoch": self.epoch}
+        state = {**_state.collect(self._parts()), "epoch": self.epoch}
+        return pack(state, self._vectors())
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`. The next `for` over the loader goes on in the middle of the epoch.
@@ -376,14 +379,24 @@ class AdaptiveLoader:
         Raises:
             ValueError: If the state does not fit. Nothing is changed then.
         """
+        self._take_over(self._parts(), lambda: unpack(state))
+
+    def _take_over(self, parts: dict[str, _state.Stateful], read: Callable[[], dict[str, Any]]) -> None:
+        """Put these parts into the state that is read."""
         try:
-            _state.check(state, (*self._parts(), "epoch"))
-            _state.restore(self._parts(), state)
+            state = read()
+            _state.check(state, (*parts, "epoch"))
+            _state.restore(parts, state)
         except Exception as error:
             raise ValueError(f"`state` must fit this {type(self).__name__}: {error}") from error
         self.epoch, self._resumed = state["epoch"], state["loader"]["in_epoch"]
         self._draw, self._handed_out = None, None
         self.give_up()
+
+    def _vectors(self) -> list[tuple[str, str]]:
+        """Return where in the state one entry per sample is."""
+        samples = [] if self._samples is None else [("samples", "entries")]
+        return [*(("selection", name) for name in self.selection.per_sample), ("meter", "seen"), *samples]
 
     def _parts(self) -> dict[str, _state.Stateful]:
         """Return what has a state of its own, in the order of loading.
