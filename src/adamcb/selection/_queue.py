@@ -99,6 +99,15 @@ class QueueBandit(Selection):
         return self._sizes.ladder
 
     @property
+    def needed_size(self) -> float:
+        """How many chosen samples make the next batch as noisy as K uniform ones."""
+        return self._sizes.needed(self.moment)
+
+    def plan_size(self, needed: float) -> None:
+        """Let the next batch be as large as if `needed_size` were this."""
+        self._sizes.plan(needed)
+
+    @property
     def listens(self) -> bool:
         """Whether the scores of the batch that was drawn last are worth measuring."""
         return self._attention.listens

@@ -92,6 +92,14 @@ class Selection:
         """Whether the scores of the batch that was drawn last are worth measuring. `update` may come anyway, or not."""
         return self.learns
 
+    @property
+    def needed_size(self) -> float:
+        """How many chosen samples make the next batch as noisy as K uniform ones; K if every batch has K samples."""
+        return float(self.batch_size)
+
+    def plan_size(self, needed: float) -> None:
+        """Let the next batch be as large as if `needed_size` were this. The default does nothing."""
+
     def draw(self) -> Draw:
         """Choose the next batch."""
         raise NotImplementedError(f"{type(self).__name__} must implement `draw`.")

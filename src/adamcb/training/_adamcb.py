@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from adamcb import _checks
 from adamcb.data import SelectedBatch
 from adamcb.selection import Draw
-from adamcb.training import _arguments, _portable, _shards, _spread, _state
+from adamcb.training import _arguments, _shards, _spread, _state
 from adamcb.training._adaptive import AdaptiveLoader
 from adamcb.training._checkpoint import read_checkpoint, write_checkpoint
 from adamcb.training._ranks import check_same_gradients, is_sharded_model, unwrapped
@@ -167,7 +167,7 @@ class AdamCB(AdaptiveLoader):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: D102
         trained = _spread.parts(self.model, self.optimizers)
-        self._take_over({**trained, **self._parts()}, lambda: {**_portable.unpack(state), **_spread.trained(state)})
+        self._take_over({**trained, **self._parts()}, lambda: {**self._own(state), **_spread.trained(state)})
 
     load_state_dict.__doc__ = AdaptiveLoader.load_state_dict.__doc__
 

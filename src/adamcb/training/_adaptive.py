@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,26 +16,14 @@ from adamcb import _checks
 from adamcb._seeds import derived_seed
 from adamcb.data import BanditLoader, SelectedBatch, whole_of
 from adamcb.selection import Draw, Selection
-from adamcb.training import _arguments, _state
+from adamcb.training import _arguments, _resharding, _state
 from adamcb.training._feedback_queue import FeedbackQueue, refuse_nonfinite
-from adamcb.training._meter import Meter
+from adamcb.training._meter import Meter, Observer
 from adamcb.training._portable import pack, unpack
 from adamcb.training._ranks import Ranks, gather_scores, refuse_other_parallelism
 from adamcb.training._samples import SampleRecord, SampleTable
 from adamcb.training._scoring import make_scoring
 from adamcb.training._weighed import UsageCheck, Weighed
-
-
-class Observer(Protocol):
-    """Is told of every batch. Its state is its own to save."""
-
-    def note_draw(self, draw: Draw) -> None:
-        """Hear that a batch is handed out."""
-        ...
-
-    def note_scores(self, draw: Draw, scores: np.ndarray) -> None:
-        """Hear that the selection has learned these scores, float64[k]."""
-        ...
 
 
 class AdaptiveLoader:
@@ -81,8 +69,8 @@ class AdaptiveLoader:
         feedback_delay: After how many further batches scores are learned, at most 10,000. None: 0 on the CPU; 1 on an
             accelerator, so that the host never waits for it.
         sharded: With several ranks: each holds the weights of its own n/W samples (i mod W = rank) and draws its part
-            of the batch from them. It is as unbiased, and no scores are sent. `selection`, if given, is the one for
-            this rank's samples, and the meter reads this rank.
+            of the batch from them, as unbiased, and sends no scores. A number: V strata (i mod V), for any number of
+            ranks that divides V; True: a multiple of 12 if K allows it, else W. A `selection` is for this rank's.
         record_samples: Whether to keep count, scores and mean loss of every sample, for `samples`: 16 bytes a sample.
         observers: Objects that are told of every batch; see `Observer`.
         loader_options: What else `BanditLoader` takes: `collate_fn`, `pin_memory` and so on.
@@ -118,7 +106,7 @@ class AdaptiveLoader:
         device: torch.device | str | None = None,
         seed: int = 0,
         feedback_delay: int | None = None,
-        sharded: bool = False,
+        sharded: bool | int = False,
         record_samples: bool = True,
         observers: Sequence[Observer] = (),
         **loader_options: Any,
@@ -131,23 +119,23 @@ class AdaptiveLoader:
         self.batch_size = _checks.integer("batch_size", batch_size, low=1)
         self._device = None if device is None else _checks.device("device", device)
         self._delay = _arguments.checked_delay(feedback_delay)
-        self._ranks, self._sharded = Ranks.current(), _checks.boolean("sharded", sharded)
+        sharded, self._ranks = _arguments.checked_sharded(sharded), Ranks.current()
         self._ranks.check_batch_size(self.batch_size)
-        choose = _arguments.shard_or_default if sharded else _arguments.selection_or_default
+        self._sharded = sharded is not False
+        strata = partial(_arguments.strata_or_default, sharded=sharded, model=model)
+        choose = strata if self._sharded else _arguments.selection_or_default
         self.selection: Selection = choose(selection, dataset, self.batch_size, min_batch_size, seed, self._ranks)
         self.meter = Meter.of(self.selection)
-        recorded = _checks.boolean("record_samples", record_samples)
-        self._samples = SampleRecord.of(self.selection) if recorded else None
+        self._samples = SampleRecord.of(self.selection) if _checks.boolean("record_samples", record_samples) else None
         self.observers = (self.meter, *_arguments.check_observers(observers))
-        if sharded:
+        if self._sharded:
             seed = derived_seed(seed, self._ranks.rank) if self._ranks.rank else seed
         else:
             loader_options |= {"rank": self._ranks.rank, "num_ranks": self._ranks.size}
         self._loader = BanditLoader(dataset, self.selection, num_workers=num_workers, seed=seed, **loader_options)
         self._scores = scores
         self._scoring = make_scoring(scores, model, learns=self.selection.learns)
-        self._feedback = FeedbackQueue()
-        self._usage = UsageCheck()
+        self._feedback, self._usage = FeedbackQueue(), UsageCheck()
         self.epoch, self._closed = 0, False
         self._resumed = False  # in the middle of an epoch
         self._draw: Draw | None = None  # of the batch that was handed out last, until it is weighed
@@ -366,12 +354,13 @@ class AdaptiveLoader:
         """Return all that choosing batches needs to go on bit for bit; model and optimizer are yours to save.
 
         That is: selection, position in the epoch, feedback on its way, what `samples` tells, and the meter without its
-        seconds. `torch.save` takes it, and so does torch.distributed.checkpoint: `dcp.save({"loader": loader}, ...)`.
-        With several ranks it is the same on all of them.
+        seconds. `dcp.save({"loader": loader}, ...)` of torch.distributed.checkpoint writes it, or `torch.save`; only
+        the first if weights are sharded: all ranks call it together then, and each has a part. Else all have the same.
         """
         self.learn()
         state = {**_state.collect(self._parts()), "epoch": self.epoch}
-        return pack(state, self._vectors())
+        whole = _resharding.to_whole(state, self.selection, self._ranks, self.device)
+        return pack(whole, self.selection.per_sample)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`. The next `for` over the loader goes on in the middle of the epoch.
@@ -379,10 +368,12 @@ class AdaptiveLoader:
         Raises:
             ValueError: If the state does not fit. Nothing is changed then.
         """
-        self._take_over(self._parts(), lambda: unpack(state))
+        self._take_over(self._parts(), lambda: self._own(state))
+
+    def _own(self, state: dict[str, Any]) -> dict[str, Any]:
+        return _resharding.to_own(unpack(state), self.selection, self._ranks, self.device)
 
     def _take_over(self, parts: dict[str, _state.Stateful], read: Callable[[], dict[str, Any]]) -> None:
-        """Put these parts into the state that is read."""
         try:
             state = read()
             _state.check(state, (*parts, "epoch"))
@@ -392,11 +383,6 @@ class AdaptiveLoader:
         self.epoch, self._resumed = state["epoch"], state["loader"]["in_epoch"]
         self._draw, self._handed_out = None, None
         self.give_up()
-
-    def _vectors(self) -> list[tuple[str, str]]:
-        """Return where in the state one entry per sample is."""
-        samples = [] if self._samples is None else [("samples", "entries")]
-        return [*(("selection", name) for name in self.selection.per_sample), ("meter", "seen"), *samples]
 
     def _parts(self) -> dict[str, _state.Stateful]:
         """Return what has a state of its own, in the order of loading.

@@ -17,18 +17,19 @@ import torch
 _KEYS = ("vectors", "rest")
 
 
-def pack(state: Mapping[str, Any], vectors: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """Return `state` with these entries as tensors by name, and all others as bytes.
+def pack(state: Mapping[str, Any], per_sample: Iterable[str]) -> dict[str, Any]:
+    """Return `state` with what is one entry per sample as tensors by name, and all else as bytes.
 
     Args:
-        state: Dicts by name of the part.
-        vectors: Where in `state` tensors are whose shapes do not change: part, and name in it.
+        state: The states of a loader's parts.
+        per_sample: The names of such tensors in the state of the selection.
 
     Raises:
         TypeError: If `state` holds more than tensors, numbers, strings, None, and lists, tuples and dicts of these.
     """
     rest, taken = dict(state), {}
-    for part, name in vectors:
+    names = [("selection", name) for name in per_sample] + [("meter", "seen"), ("samples", "entries")]
+    for part, name in (place for place in names if place[0] in state):
         rest[part] = dict(rest[part])
         taken[f"{part}.{name}"] = rest[part].pop(name)
     return {"vectors": taken, "rest": _to_bytes(rest)}

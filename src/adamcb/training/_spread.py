@@ -58,10 +58,10 @@ def _optimizers_part(model: nn.Module, optimizers: Sequence[Optimizer]) -> Part:
         return states
 
     def load(states: Any) -> None:
-        entries = [states.get(str(number)) for number in range(len(optimizers))] if isinstance(states, Mapping) else []
+        entries: list[Any] = list(states.values()) if isinstance(states, Mapping) else []
         kinds = [type(optimizer).__name__ for optimizer in optimizers]
         saved = [str(entry.get("kind")) if isinstance(entry, Mapping) else "none" for entry in entries]
-        if saved != kinds or len(states) != len(kinds):
+        if saved != kinds:
             raise ValueError(f"it must be of the optimizers {', '.join(kinds)}, got {', '.join(saved) or 'none'}.")
         for optimizer, entry in zip(optimizers, entries, strict=True):
             set_optimizer_state_dict(model, optimizer, copy.deepcopy(entry["state"]))
