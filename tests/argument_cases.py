@@ -133,7 +133,7 @@ ADAPTIVE: dict[str, Kind] = {
     "scores": lambda value: word("last-layer", "exact", "losses")(value) or callable(value),
     "device": lambda value: True if value is None else None if isinstance(value, (str, int)) else False,
     "feedback_delay": optional(integer(0, 10_000)),
-    "sharded": flag,
+    "sharded": lambda value: flag(value) or (None if integer(1)(value) else False),
     "record_samples": flag,
     "observers": lambda value: isinstance(value, (list, tuple, dict)) and not value,
     **LOADER,
@@ -241,6 +241,13 @@ CASES: dict[str, Case] = {
             "num_shards": lambda value: None if integer(2, 2)(value) else False,
         },
         lambda: {"selection": adamcb.UniformSelection(6, 2), "num_samples": N, "shard": 0, "num_shards": 2},
+    ),
+    "Strata": Case(
+        selection.Strata,
+        {"strata": nothing_else, "agree": optional(function)},
+        lambda: {
+            "strata": [selection.ShardedSelection(adamcb.UniformSelection(6, 2), N, shard=0, num_shards=2)],
+        },
     ),
     "shard_size": Case(
         selection.shard_size,

@@ -90,7 +90,7 @@ def own_part(sharded: bool) -> dict:
     setattr(dist, name, lambda output, input, *rest: (calls.append(input.nbytes), original(output, input, *rest))[1])
     with new_trainer(sharded=sharded) as trainer:
         done = train(trainer, 30)
-        weights = trainer.selection.selection.weights if sharded else None  # pyright: ignore
+        weights = trainer.selection.strata[0].selection.weights if sharded else None  # pyright: ignore
         return {**done, "sent": calls, "own weights": weights}
 
 
@@ -122,7 +122,7 @@ def resume(path: str, steps: int) -> dict:
         trainer.load(path)
     done = train(trainer, steps)
     trainer.save(path)
-    return {**done, "own weights": trainer.selection.selection.weights}  # pyright: ignore
+    return {**done, "own weights": trainer.selection.strata[0].selection.weights}  # pyright: ignore
 
 
 def fail_to_save(folder: str) -> None:
@@ -150,7 +150,7 @@ def test_every_rank_saves_its_shard_and_the_run_continues(tmp_path):
         assert one["draws"] == other["draws"][17:]
         assert one["parameters"].tolist() == other["parameters"].tolist()
         assert one["own weights"].tolist() == other["own weights"].tolist()
-    with pytest.raises(ValueError, match="continue on as many ranks as they were saved by: 2, got 1"):
+    with pytest.raises(ValueError, match="ranks as they were saved by: 2, got 1. .*dcp.save"):
         new_trainer(sharded=True).load(path)
     state = read_checkpoint(path).state
     with pytest.raises(ValueError, match="it was saved with sharded=True"):

@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose
 from torch.nn.utils import parameters_to_vector
 
 from adamcb import AdamCB, AdaptiveLoader, CombinatorialBandit, UniformSelection
+from adamcb.training._portable import unpack
 from tests.training.problem import cnn, digits, eager, losses_of, mlp, snapshot, train
 from tests.training.test_step import BadSlope
 
@@ -316,7 +317,8 @@ def test_its_state_is_that_of_the_choosing_alone_and_goes_on_bit_for_bit():
     loader = make(model, selection, dtype=torch.float32)
     list(drive(loader, 7))
     state, weights = copy.deepcopy(loader.state_dict()), copy.deepcopy((model.state_dict(), optimizer.state_dict()))
-    assert set(state) == {"selection", "feedback", "meter", "samples", "loader", "epoch"}
+    assert set(state) == {"vectors", "rest"}
+    assert set(unpack(state)) == {"selection", "feedback", "meter", "samples", "loader", "epoch"}
     expected = list(drive(loader, 20))
     loader.close()
     model.load_state_dict(weights[0])

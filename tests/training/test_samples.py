@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from adamcb import AdamCB, AdaptiveLoader, CombinatorialBandit, ReplacementBandit, UniformSelection
-from adamcb.selection import Selection, ShardedSelection
+from adamcb.selection import Selection, ShardedSelection, Strata
 from adamcb.training._samples import SampleRecord
 from tests.reference.samples import SlowSamples
 from tests.training.problem import digits, eager, losses_of, mlp, train
@@ -131,7 +131,7 @@ def test_a_state_that_does_not_fit_changes_nothing():
     before, state = trainer.samples().as_dict(), trainer.state_dict()
     for entries in (torch.zeros(16, dtype=torch.uint8), torch.zeros(16 * N), "no", torch.full((16 * N,), 255).byte()):
         with pytest.raises(ValueError, match=r"`state\['samples'\]` must"):
-            trainer.load_state_dict({**state, "samples": {"entries": entries}})
+            trainer.load_state_dict({**state, "vectors": {**state["vectors"], "samples.entries": entries}})
     for name, column in trainer.samples().as_dict().items():
         np.testing.assert_array_equal(before[name], column)
 
@@ -139,7 +139,7 @@ def test_a_state_that_does_not_fit_changes_nothing():
 def test_a_shard_knows_its_own_samples_only():
     inner = CombinatorialBandit(33, 4, gate=None, generator=torch.Generator().manual_seed(0))
     shard = ShardedSelection(inner, N, shard=2, num_shards=3)
-    record, slow = SampleRecord.of(shard), SlowSamples()
+    record, slow = SampleRecord.of(Strata([shard])), SlowSamples()
     rng = np.random.default_rng(0)
     for _ in range(20):
         draw, losses, scores = shard.draw(), rng.random(4), rng.random(4)
@@ -153,7 +153,7 @@ def test_a_shard_knows_its_own_samples_only():
 
 def test_it_can_be_switched_off():
     loader = AdaptiveLoader(mlp(), digits(N), K, record_samples=False)
-    assert "samples" not in loader.state_dict()
+    assert "samples.entries" not in loader.state_dict()["vectors"]
     with pytest.raises(RuntimeError, match="record_samples=False"):
         loader.samples()
     with pytest.raises(TypeError, match="`record_samples` must"):

@@ -14,6 +14,7 @@ from adamcb.selection._random import ShuffledEpochs
 from adamcb.selection._replacement import ReplacementBandit, ReplacementSelection
 from adamcb.selection._selection import Selection
 from adamcb.selection._sharded import ShardedSelection, shard_size
+from adamcb.selection._strata import Strata
 from adamcb.selection._uniform import UniformSelection
 from adamcb.selection._weighted import WeightedSelection
 
@@ -32,6 +33,7 @@ __all__ = [
     "Selection",
     "ShardedSelection",
     "ShuffledEpochs",
+    "Strata",
     "UniformSelection",
     "Visit",
     "WeightedSelection",

@@ -90,6 +90,15 @@ class CombinatorialBandit(DistinctSelection):
         """All sizes that a batch may have, smallest first."""
         return self._sizes.ladder
 
+    @property
+    def needed_size(self) -> float:
+        """How many chosen samples make the next batch as noisy as K uniform ones."""
+        return self._sizes.needed(self.moment)
+
+    def plan_size(self, needed: float) -> None:
+        """Let the next batch be as large as if `needed_size` were this."""
+        self._sizes.plan(needed)
+
     def draw(self) -> Draw:
         """Choose the next distinct samples. O(K log n); O(n) once an epoch, when the order is reshuffled."""
         self._reshuffle_if_done()

@@ -65,6 +65,8 @@ class QueueBandit(Selection):
         True
     """
 
+    per_sample = (*_VECTORS, "visited")
+
     def __init__(
         self,
         num_samples: int,
@@ -95,6 +97,15 @@ class QueueBandit(Selection):
     def sizes(self) -> tuple[int, ...]:
         """All sizes that a batch may have, smallest first."""
         return self._sizes.ladder
+
+    @property
+    def needed_size(self) -> float:
+        """How many chosen samples make the next batch as noisy as K uniform ones."""
+        return self._sizes.needed(self.moment)
+
+    def plan_size(self, needed: float) -> None:
+        """Let the next batch be as large as if `needed_size` were this."""
+        self._sizes.plan(needed)
 
     @property
     def listens(self) -> bool:

@@ -31,6 +31,8 @@ class Selection:
     Attributes:
         learns: Whether `update` changes anything. If not, nobody needs to measure scores.
         repeats: Whether a draw may hold a sample more than once.
+        per_sample: The entries of `state_dict()` that are tensors with one row per sample. They are what a checkpoint
+            spreads over ranks.
 
     Example:
         >>> class InOrder(Selection):
@@ -57,6 +59,7 @@ class Selection:
 
     learns: bool = True
     repeats: bool = False
+    per_sample: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -88,6 +91,14 @@ class Selection:
     def listens(self) -> bool:
         """Whether the scores of the batch that was drawn last are worth measuring. `update` may come anyway, or not."""
         return self.learns
+
+    @property
+    def needed_size(self) -> float:
+        """How many chosen samples make the next batch as noisy as K uniform ones; K if every batch has K samples."""
+        return float(self.batch_size)
+
+    def plan_size(self, needed: float) -> None:
+        """Let the next batch be as large as if `needed_size` were this. The default does nothing."""
 
     def draw(self) -> Draw:
         """Choose the next batch."""

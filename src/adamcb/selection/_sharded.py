@@ -25,6 +25,9 @@ class ShardedSelection(Selection):
         shard: Which shard this is.
         num_shards: W.
 
+    Attributes:
+        own_samples: The size of the shard.
+
     Raises:
         ValueError: If `selection.num_samples` is not the size of the shard.
 
@@ -47,7 +50,7 @@ class ShardedSelection(Selection):
         if selection.num_samples != size:
             rule = f"choose from the {size} samples of shard {shard} of {num_shards}"
             raise ValueError(f"`selection` must {rule}, got selection.num_samples={selection.num_samples}.")
-        self.selection = selection
+        self.selection, self.own_samples = selection, size
         self.batch_size, self.min_batch_size = selection.batch_size, selection.min_batch_size
         self.learns, self.repeats, self.generator = selection.learns, selection.repeats, selection.generator
 
@@ -62,8 +65,13 @@ class ShardedSelection(Selection):
         return self.selection.listens
 
     @property
-    def _origin(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+    def origin(self) -> int:
+        """What names the draws."""
         return self.selection._origin
+
+    @property
+    def _origin(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return self.origin
 
     def draw(self) -> Draw:
         """Choose this shard's part of the next batch."""

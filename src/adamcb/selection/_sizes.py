@@ -54,6 +54,7 @@ class BatchSizes:
         self.ladder = size_ladder(smallest, largest, multiple=multiple)
         self.margin = margin
         self._saved = 0.0
+        self._planned: float | None = None
 
     def needed(self, moment: SecondMoment) -> float:
         """Return how many chosen samples are as noisy as K uniform ones."""
@@ -64,9 +65,14 @@ class BatchSizes:
         """Return the size of the next batch."""
         return self._choose(self.needed(moment))[0]
 
+    def plan(self, needed: float) -> None:
+        """Take this as needed for the next batch, whatever the estimate says."""
+        self._planned = min(_checks.real("needed", needed, low=0.0), float(self.ladder[-1]))
+
     def next(self, moment: SecondMoment) -> int:
         """Return the size of the next batch, and take it as drawn."""
-        size, self._saved = self._choose(self.needed(moment))
+        needed, self._planned = self.needed(moment) if self._planned is None else self._planned, None
+        size, self._saved = self._choose(needed)
         return size
 
     def _choose(self, needed: float) -> tuple[int, float]:

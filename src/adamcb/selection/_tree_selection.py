@@ -28,6 +28,7 @@ class TreeSelection(Selection):
         generator: Where all random numbers come from.
     """
 
+    per_sample = ("weights",)
     _tree: Tree
     _order: np.ndarray | Shuffle | None = None  # position in the tree → sample; None: as they come
     _position_of: np.ndarray | Shuffle | None = None  # sample → position in the tree

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from adamcb import _checks
 from adamcb.data import SelectedBatch
 from adamcb.selection import Draw
-from adamcb.training import _arguments, _shards, _state
+from adamcb.training import _arguments, _shards, _spread, _state
 from adamcb.training._adaptive import AdaptiveLoader
 from adamcb.training._checkpoint import read_checkpoint, write_checkpoint
 from adamcb.training._ranks import check_same_gradients, is_sharded_model, unwrapped
@@ -155,32 +155,40 @@ class AdamCB(AdaptiveLoader):
         NumPy and Python, from which dropout and random transforms draw. Learning-rate schedulers are yours to save: see
         `save`. With several ranks it is the same on all of them but for the generators.
 
+        `dcp.save({"trainer": trainer}, ...)` of torch.distributed.checkpoint writes it, and `dcp.load` takes it to any
+        number of ranks, also where `fully_shard` spread the model over them.
+
         Raises:
             RuntimeError: If a batch was taken and not trained on yet: save between steps.
-            NotImplementedError: If `fully_shard` spread the model over the ranks: no rank has all of it.
         """
-        if is_sharded_model(self.model):
-            raise NotImplementedError(
-                "A model under `fully_shard` must be saved by torch.distributed.checkpoint, with its optimizers. Use "
-                "an AdaptiveLoader, and save its `state_dict()` beside them."
-            )
-        self.learn()
-        if self._draw is not None or self._weighed:
-            raise RuntimeError("A state must be saved between steps, and a batch is waiting to be trained on.")
-        return super().state_dict()
+        self._finish_step()
+        trained = _spread.parts(self.model, self.optimizers)
+        return {**_state.collect(trained), **super().state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:  # noqa: D102
-        super().load_state_dict(state)
-        self._gradients_checked = self._ranks.size == 1
+        trained = _spread.parts(self.model, self.optimizers)
+        self._take_over({**trained, **self._parts()}, lambda: {**self._own(state), **_spread.trained(state)})
 
     load_state_dict.__doc__ = AdaptiveLoader.load_state_dict.__doc__
 
+    def _take_over(self, parts: dict[str, _state.Stateful], read: Callable[[], dict[str, Any]]) -> None:
+        super()._take_over(parts, read)
+        self._gradients_checked = self._ranks.size == 1
+
+    def _finish_step(self) -> None:
+        self.learn()
+        if self._draw is not None or self._weighed:
+            raise RuntimeError("A state must be saved between steps, and a batch is waiting to be trained on.")
+
     def _parts(self) -> dict[str, _state.Stateful]:
+        return {"generators": _state.generators_part(self.device, self._ranks.rank), **super()._parts()}
+
+    def _parts_of_file(self) -> dict[str, _state.Stateful]:
+        """Return all parts, with model and optimizers as torch's own `state_dict` has them."""
         return {
-            "generators": _state.generators_part(self.device, self._ranks.rank),
             "model": _state.model_part(unwrapped(self.model)),
             "optimizers": _state.optimizers_part(self.optimizers),
-            **super()._parts(),
+            **self._parts(),
         }
 
     def save(self, path: str | os.PathLike[str], extra: Any = None, *, check: bool = False) -> None:
@@ -201,13 +209,24 @@ class AdamCB(AdaptiveLoader):
         Raises:
             OSError: If it cannot be written.
             TypeError: If `extra` holds something else. In both cases the older file is as it was.
+            NotImplementedError: If `fully_shard` spread the model over the ranks: no rank has all of it.
         """
         path = _checks.path("path", path)
         check = _checks.boolean("check", check)
-        if self._sharded and self._ranks.size > 1:
-            _shards.write(path, self.state_dict(), extra, self._ranks, self.device, check=check)
-        elif self._ranks.rank == 0:
-            write_checkpoint(path, self.state_dict(), extra, check=check)
+        if is_sharded_model(self.model):
+            raise NotImplementedError(
+                "A model under `fully_shard` must be saved by torch.distributed.checkpoint, on all ranks: "
+                '`dcp.save({"trainer": trainer}, checkpoint_id=folder)`.'
+            )
+        self._finish_step()
+        is_shard = self._sharded and self._ranks.size > 1
+        if not is_shard and self._ranks.rank:
+            return
+        state = {**_state.collect(self._parts_of_file()), "epoch": self.epoch}
+        if is_shard:
+            _shards.write(path, state, extra, self._ranks, self.device, check=check)
+        else:
+            write_checkpoint(path, state, extra, check=check)
 
     def load(self, path: str | os.PathLike[str]) -> Any:
         """Continue from a checkpoint; see `load_state_dict`. No code from the file is run. All ranks call it.
@@ -224,7 +243,7 @@ class AdamCB(AdaptiveLoader):
         if isinstance(state, dict) and "shards" in state:
             state = _shards.read(path, saved, self._ranks)
         try:
-            self.load_state_dict(state)
+            self._take_over(self._parts_of_file(), lambda: state)
         except ValueError as error:
             raise ValueError(f"The checkpoint {path} cannot be used. {error}") from error
         return saved.extra

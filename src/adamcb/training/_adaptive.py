@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,25 +16,14 @@ from adamcb._jit import clock
 from adamcb._seeds import derived_seed
 from adamcb.data import BanditLoader, SelectedBatch, whole_of
 from adamcb.selection import Draw, Selection
-from adamcb.training import _arguments, _state
+from adamcb.training import _arguments, _resharding, _state
 from adamcb.training._feedback_queue import FeedbackQueue, refuse_nonfinite
-from adamcb.training._meter import Meter
+from adamcb.training._meter import Meter, Observer
+from adamcb.training._portable import pack, unpack
 from adamcb.training._ranks import Ranks, gather_scores, refuse_other_parallelism
 from adamcb.training._samples import SampleRecord, SampleTable
 from adamcb.training._scoring import make_scoring
 from adamcb.training._weighed import UsageCheck, Weighed
-
-
-class Observer(Protocol):
-    """Is told of every batch. Its state is its own to save."""
-
-    def note_draw(self, draw: Draw) -> None:
-        """Hear that a batch is handed out."""
-        ...
-
-    def note_scores(self, draw: Draw, scores: np.ndarray) -> None:
-        """Hear that the selection has learned these scores, float64[k]."""
-        ...
 
 
 class AdaptiveLoader:
@@ -80,8 +69,8 @@ class AdaptiveLoader:
         feedback_delay: After how many further batches scores are learned, at most 10,000. None: 0 on the CPU; 1 on an
             accelerator, so that the host never waits for it.
         sharded: With several ranks: each holds the weights of its own n/W samples (i mod W = rank) and draws its part
-            of the batch from them. It is as unbiased, and no scores are sent. `selection`, if given, is the one for
-            this rank's samples, and the meter reads this rank.
+            of the batch from them, as unbiased, and sends no scores. A number: V strata (i mod V), for any number of
+            ranks that divides V; True: a multiple of 12 if K allows it, else W. A `selection` is for this rank's.
         record_samples: Whether to keep count, scores and mean loss of every sample, for `samples`: 16 bytes a sample.
         observers: Objects that are told of every batch; see `Observer`.
         loader_options: What else `BanditLoader` takes: `collate_fn`, `pin_memory` and so on.
@@ -117,7 +106,7 @@ class AdaptiveLoader:
         device: torch.device | str | None = None,
         seed: int = 0,
         feedback_delay: int | None = None,
-        sharded: bool = False,
+        sharded: bool | int = False,
         record_samples: bool = True,
         observers: Sequence[Observer] = (),
         **loader_options: Any,
@@ -130,15 +119,16 @@ class AdaptiveLoader:
         self.batch_size = _checks.integer("batch_size", batch_size, low=1)
         self._device = None if device is None else _checks.device("device", device)
         self._delay = _arguments.checked_delay(feedback_delay)
-        self._ranks, self._sharded = Ranks.current(), _checks.boolean("sharded", sharded)
+        sharded, self._ranks = _arguments.checked_sharded(sharded), Ranks.current()
         self._ranks.check_batch_size(self.batch_size)
-        choose = _arguments.shard_or_default if sharded else _arguments.selection_or_default
+        self._sharded = sharded is not False
+        strata = partial(_arguments.strata_or_default, sharded=sharded, model=model)
+        choose = strata if self._sharded else _arguments.selection_or_default
         self.selection: Selection = choose(selection, dataset, self.batch_size, min_batch_size, seed, self._ranks)
         self.meter = Meter.of(self.selection)
-        recorded = _checks.boolean("record_samples", record_samples)
-        self._samples = SampleRecord.of(self.selection) if recorded else None
+        self._samples = SampleRecord.of(self.selection) if _checks.boolean("record_samples", record_samples) else None
         self.observers = (self.meter, *_arguments.check_observers(observers))
-        if sharded:
+        if self._sharded:
             seed = derived_seed(seed, self._ranks.rank) if self._ranks.rank else seed
         else:
             loader_options |= {"rank": self._ranks.rank, "num_ranks": self._ranks.size}
@@ -367,10 +357,13 @@ class AdaptiveLoader:
         """Return all that choosing batches needs to go on bit for bit; model and optimizer are yours to save.
 
         That is: selection, position in the epoch, feedback on its way, what `samples` tells, and the meter without its
-        seconds. With several ranks it is the same on all of them, unless weights are sharded.
+        seconds. `dcp.save({"loader": loader}, ...)` of torch.distributed.checkpoint writes it, or `torch.save`; only
+        the first if weights are sharded: all ranks call it together then, and each has a part. Else all have the same.
         """
         self.learn()
-        return {**_state.collect(self._parts()), "epoch": self.epoch}
+        state = {**_state.collect(self._parts()), "epoch": self.epoch}
+        whole = _resharding.to_whole(state, self.selection, self._ranks, self.device)
+        return pack(whole, self.selection.per_sample)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`. The next `for` over the loader goes on in the middle of the epoch.
@@ -378,9 +371,16 @@ class AdaptiveLoader:
         Raises:
             ValueError: If the state does not fit. Nothing is changed then.
         """
+        self._take_over(self._parts(), lambda: self._own(state))
+
+    def _own(self, state: dict[str, Any]) -> dict[str, Any]:
+        return _resharding.to_own(unpack(state), self.selection, self._ranks, self.device)
+
+    def _take_over(self, parts: dict[str, _state.Stateful], read: Callable[[], dict[str, Any]]) -> None:
         try:
-            _state.check(state, (*self._parts(), "epoch"))
-            _state.restore(self._parts(), state)
+            state = read()
+            _state.check(state, (*parts, "epoch"))
+            _state.restore(parts, state)
         except Exception as error:
             raise ValueError(f"`state` must fit this {type(self).__name__}: {error}") from error
         self.epoch, self._resumed = state["epoch"], state["loader"]["in_epoch"]

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -16,8 +18,8 @@ from adamcb._seeds import derived_seed
 from adamcb._torch_compat import can_fuse
 from adamcb.data import BanditLoader
 from adamcb.optim import AdamX
-from adamcb.selection import QueueBandit, Selection, ShardedSelection, shard_size
-from adamcb.training._ranks import Ranks
+from adamcb.selection import QueueBandit, Selection, ShardedSelection, Strata, shard_size
+from adamcb.training._ranks import Ranks, gather_numbers
 
 # Options of a DataLoader that have no place here, and what to do instead.
 _NOT_OURS = {
@@ -115,23 +117,78 @@ def selection_or_default(
     return selection
 
 
-def shard_or_default(
-    selection: Selection | None, dataset: Any, batch_size: int, min_batch_size: int | None, seed: int, ranks: Ranks
-) -> ShardedSelection:
-    """Return the selection of this rank's shard: around `selection`, or around the default one."""
+def strata_or_default(
+    selection: Selection | None,
+    dataset: Any,
+    batch_size: int,
+    min_batch_size: int | None,
+    seed: int,
+    ranks: Ranks,
+    *,
+    sharded: bool | int,
+    model: nn.Module,
+) -> Strata:
+    """Return the strata of this rank: around `selection`, which is one for all its samples, or around default ones."""
     seed, min_batch_size = _checks.seed("seed", seed), _least(min_batch_size, batch_size)
-    num_samples, own_batch = _checks.map_style("dataset", dataset), batch_size // ranks.size
-    size = shard_size(num_samples, ranks.rank, ranks.size)
-    if selection is None:
-        own_seed = derived_seed(seed, ranks.rank) if ranks.rank else seed
-        own_min = None if min_batch_size is None else min_batch_size // ranks.size
-        selection = _default(size, own_batch, own_min, own_seed)
-    _check_selection(selection, None)
-    if (selection.num_samples, selection.batch_size) != (size, own_batch):
-        rule = f"draw {own_batch} of the {size} samples of rank {ranks.rank}, because sharded=True"
-        got = f"selection.num_samples={selection.num_samples} and selection.batch_size={selection.batch_size}"
-        raise ValueError(f"`selection` must {rule}, got {got}.")
-    return ShardedSelection(selection, num_samples, shard=ranks.rank, num_shards=ranks.size)
+    num_samples, num_strata = _checks.map_style("dataset", dataset), sharded
+    if isinstance(sharded, bool):
+        num_strata = ranks.size if selection is not None else default_strata(batch_size, ranks.size)
+    _check_strata(num_strata, batch_size, ranks.size, given=selection is not None)
+    own_batch, held = batch_size // num_strata, []
+    for stratum in range(ranks.rank, num_strata, ranks.size):
+        size, chosen = shard_size(num_samples, stratum, num_strata), selection
+        if chosen is None:
+            own_seed = derived_seed(seed, stratum) if stratum else seed
+            own_min = None if min_batch_size is None else max(min_batch_size // num_strata, 1)
+            chosen = _default(size, own_batch, own_min, own_seed)
+        _check_selection(chosen, None)
+        if (chosen.num_samples, chosen.batch_size) != (size, own_batch):
+            rule = f"draw {own_batch} of the {size} samples of rank {ranks.rank}, because sharded=True"
+            got = f"selection.num_samples={chosen.num_samples} and selection.batch_size={chosen.batch_size}"
+            raise ValueError(f"`selection` must {rule}, got {got}.")
+        held.append(ShardedSelection(chosen, num_samples, shard=stratum, num_shards=num_strata))
+
+    def agree(own: list[float]) -> list[float]:
+        return gather_numbers(ranks, own, device_of(model))
+
+    return Strata(held, agree=None if ranks.size == 1 else agree)
+
+
+def checked_sharded(sharded: Any) -> bool | int:
+    """Return whether weights are sharded, or into how many strata."""
+    if isinstance(sharded, (bool, np.bool_)):
+        return bool(sharded)
+    return _checks.integer("sharded", sharded, low=1)
+
+
+def default_strata(batch_size: int, num_ranks: int) -> int:
+    """Return V: a multiple of 12 and of W, so that 1, 2, 3, 4, 6 and 12 ranks can go on, or W if K does not allow it.
+
+    Example:
+        >>> default_strata(96, 4), default_strata(128, 4)
+        (12, 4)
+    """
+    strata = math.lcm(num_ranks, 12)
+    return num_ranks if batch_size % strata else strata
+
+
+def _check_strata(num_strata: int, batch_size: int, num_ranks: int, *, given: bool) -> None:
+    """Raise unless the ranks can share the strata equally, and the strata each batch."""
+    if num_strata % num_ranks:
+        raise ValueError(
+            f"`sharded` must be a multiple of the number of ranks, {num_ranks}, which share the strata equally, got "
+            f"sharded={num_strata}."
+        )
+    if batch_size % num_strata:
+        raise ValueError(
+            f"`batch_size` must be a multiple of the number of strata, {num_strata}, which share each batch equally, "
+            f"got batch_size={batch_size}."
+        )
+    if given and num_strata != num_ranks:
+        raise ValueError(
+            f"`sharded` must be True where `selection` is given, which is one for all samples of this rank, got "
+            f"sharded={num_strata}."
+        )
 
 
 def _least(min_batch_size: Any, batch_size: int) -> int | None:

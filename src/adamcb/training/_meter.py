@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 
 from adamcb import _checks
 from adamcb._jit import jit
-from adamcb.selection import Draw, SecondMoment, Selection, ShardedSelection
+from adamcb.selection import Draw, SecondMoment, Selection, Strata
 
 PHASES: tuple[str, ...] = ("selection", "data", "training")
 _AVERAGES: tuple[str, ...] = ("size", "trust")
 _COUNTS: tuple[str, ...] = ("steps", "samples")
+
+
+class Observer(Protocol):
+    """Is told of every batch. Its state is its own to save."""
+
+    def note_draw(self, draw: Draw) -> None:
+        """Hear that a batch is handed out."""
+        ...
+
+    def note_scores(self, draw: Draw, scores: np.ndarray) -> None:
+        """Hear that the selection has learned these scores, float64[k]."""
+        ...
 
 
 class Meter:
@@ -68,9 +80,9 @@ class Meter:
 
     @classmethod
     def of(cls, selection: Selection) -> Meter:
-        """Return a meter for a selection; for a shard it takes no more memory than the shard's samples need."""
-        if isinstance(selection, ShardedSelection):
-            return cls(selection.selection.num_samples, selection.batch_size, stride=selection.num_shards)
+        """Return a meter for a selection; for strata it takes no more memory than their samples need."""
+        if isinstance(selection, Strata):
+            return cls(selection.own_samples, selection.batch_size, stride=selection.stride)
         return cls(selection.num_samples, selection.batch_size)
 
     def start_epoch(self) -> None:

@@ -96,6 +96,12 @@ def gather_scores(
     return Shared(*rows, indices, heard[4].mean())
 
 
+def gather_numbers(ranks: Ranks, own: Sequence[float], device: torch.device) -> list[float]:
+    """Return the numbers of all ranks, given as many of each: first the first of every rank, then the second."""
+    sent = torch.tensor(own, dtype=torch.float64, device=device)
+    return _all_gather(sent, ranks.size).T.reshape(-1).tolist()
+
+
 def _all_gather(sent: Tensor, size: int) -> Tensor:
     """Return [W, ...], what each rank sent."""
     received = sent.new_empty(size * len(sent))

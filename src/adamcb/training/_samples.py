@@ -12,7 +12,7 @@ import torch
 
 from adamcb import _checks
 from adamcb._jit import jit
-from adamcb.selection import Draw, Selection, ShardedSelection
+from adamcb.selection import Draw, Selection, Strata
 
 # 16 bytes, side by side: a visit touches one line of the cache.
 _ENTRY = np.dtype([("count", "<i4"), ("last_score", "<f4"), ("mean_score", "<f4"), ("mean_loss", "<f4")])
@@ -85,9 +85,9 @@ class SampleRecord:
 
     @classmethod
     def of(cls, selection: Selection) -> SampleRecord:
-        """Return a record for a selection; for a shard it has the shard's samples only."""
-        if isinstance(selection, ShardedSelection):
-            return cls(selection.selection.num_samples, first=selection.shard, stride=selection.num_shards)
+        """Return a record for a selection; for strata it has their samples only."""
+        if isinstance(selection, Strata):
+            return cls(selection.own_samples, first=selection.first, stride=selection.stride)
         return cls(selection.num_samples)
 
     def note(self, draw: Draw, losses: np.ndarray, scores: np.ndarray | None) -> None:

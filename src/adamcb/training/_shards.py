@@ -60,7 +60,8 @@ def read(path: str | os.PathLike[str], common: Checkpoint, ranks: Ranks) -> dict
     if common.state["shards"] != ranks.size:
         raise ValueError(
             f"The checkpoint {path} has sharded weights, which continue on as many ranks as they were saved by: "
-            f"{common.state['shards']}, got {ranks.size}."
+            f"{common.state['shards']}, got {ranks.size}. To change their number, save by "
+            'torch.distributed.checkpoint: `dcp.save({"trainer": trainer}, checkpoint_id=folder)`.'
         )
     place = _place(path, ranks.rank, ranks.size, common.save_id)
     own = read_checkpoint(place)

@@ -82,16 +82,26 @@ def model_part(model: nn.Module) -> Part:
     """Return the part that is the model."""
 
     def load(state: Any) -> None:
-        if not isinstance(state, Mapping):
-            raise ValueError(f"its model must be a dict of tensors, got {type(state).__name__}.")
-        for name, own in model.state_dict().items():  # torch names what is missing, too much, or of another shape
-            saved = state.get(name)
-            if isinstance(own, Tensor) and name in state and getattr(saved, "dtype", None) != own.dtype:
-                got = getattr(saved, "dtype", type(saved).__name__)
-                raise ValueError(f"its model's {name} must be a tensor of {own.dtype}, got {got}.")
+        check_dtypes(model.state_dict(), state)
         model.load_state_dict(state)
 
     return Part(model.state_dict, load, lambda: copy.deepcopy(model.state_dict()))
+
+
+def check_dtypes(own: Mapping[str, Any], state: Any) -> None:
+    """Raise if a model's saved tensor is of another type. torch names what is missing, too much, or of another shape.
+
+    Args:
+        own: The state of the model now.
+        state: What was saved.
+    """
+    if not isinstance(state, Mapping):
+        raise ValueError(f"its model must be a dict of tensors, got {type(state).__name__}.")
+    for name, tensor in own.items():
+        saved = state.get(name)
+        if isinstance(tensor, Tensor) and name in state and getattr(saved, "dtype", None) != tensor.dtype:
+            got = getattr(saved, "dtype", type(saved).__name__)
+            raise ValueError(f"its model's {name} must be a tensor of {tensor.dtype}, got {got}.")
 
 
 def optimizers_part(optimizers: Sequence[Optimizer]) -> Part:

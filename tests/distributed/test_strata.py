@@ -1,0 +1,232 @@
+"""Sharded weights in strata: the same draws on any number of ranks, and states that any of them can take."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed.checkpoint
+
+from adamcb import AdamCB, AdaptiveLoader, QueueBandit
+from adamcb.selection import ShardedSelection, Strata, UniformSelection
+from adamcb.training import Ranks
+from adamcb.training._portable import unpack
+from adamcb.training._resharding import from_blocks, to_blocks
+from tests.distributed.launch import launch
+from tests.distributed.problem import in_ranks
+from tests.training.problem import digits, losses_of, mlp, plain
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:torch.distributed is disabled, unavailable or uninitialized:UserWarning"),
+    pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning"),
+]
+SAMPLES, BATCH_SIZE, STRATA = 490, 24, 12  # strata of 41 and 40 samples
+CPU = torch.device("cpu")
+dcp: Any = torch.distributed.checkpoint  # type checkers do not know what it exports
+
+
+def new_trainer(seed: int = 0, **options) -> AdamCB:
+    model = in_ranks(mlp(dtype=torch.float64, seed=seed))
+    options = {"sharded": True, "seed": seed, **options}
+    return AdamCB(model, digits(SAMPLES, torch.float64), BATCH_SIZE, lr=0.01, **options)
+
+
+def step(trainer: AdamCB, until: int) -> list:
+    draws = []
+    while trainer.meter.steps < until:
+        for batch in trainer:
+            draws.append(batch.draw.indices.tolist())
+            trainer.step(losses_of(trainer.model, *batch))
+            if trainer.meter.steps == until:
+                break
+    return draws
+
+
+def result(trainer: AdamCB, draws: list) -> dict:
+    selection, samples = trainer.selection, trainer.samples()
+    assert isinstance(selection, Strata)
+    return {
+        "draws": draws,
+        "parameters": torch.cat([value.detach().flatten() for value in trainer.model.parameters()]).numpy(),
+        "probs": selection.inclusion_probs(),
+        "weights": {stratum.shard: stratum.selection.weights for stratum in selection.strata},  # pyright: ignore
+        "counts": dict(zip(samples.index.tolist(), samples.count.tolist(), strict=True)),
+        "readings": {name: value for name, value in trainer.meter.as_dict().items() if "seconds" not in name},
+    }
+
+
+def train(steps: int, folder: str | None = None, options: dict | None = None) -> dict:
+    trainer = new_trainer(**(options or {}))
+    done = result(trainer, step(trainer, steps))
+    if folder is not None:
+        dcp.save({"trainer": trainer}, checkpoint_id=folder)
+        done["rows"] = {name: len(own(value)) for name, value in trainer.state_dict()["vectors"].items()}
+    return done
+
+
+def own(vector: torch.Tensor) -> torch.Tensor:
+    return vector.to_local() if hasattr(vector, "to_local") else vector  # pyright: ignore
+
+
+def go_on(folder: str, steps: int, options: dict | None = None) -> dict:
+    trainer = new_trainer(seed=4, **(options or {}))
+    step(trainer, 2)
+    dcp.load({"trainer": trainer}, checkpoint_id=folder)
+    loaded = result(trainer, [])
+    return {**result(trainer, step(trainer, steps)), "loaded": loaded}
+
+
+def together(ranks: list[dict]) -> list:
+    """Return what all ranks drew, step by step."""
+    return [sorted(sum(parts, [])) for parts in zip(*(rank["draws"] for rank in ranks), strict=True)]
+
+
+def assert_same(ranks: list[dict], expected: dict, steps: slice) -> None:
+    assert together(ranks) == [sorted(draw) for draw in expected["draws"][steps]]
+    np.testing.assert_allclose(sum(rank["probs"] for rank in ranks), expected["probs"], rtol=1e-6)
+    weights = {number: values for rank in ranks for number, values in rank["weights"].items()}
+    assert sorted(weights) == list(range(STRATA))
+    for number, values in weights.items():
+        np.testing.assert_allclose(values, expected["weights"][number], rtol=1e-6)
+    counts = {index: count for rank in ranks for index, count in rank["counts"].items()}
+    assert counts == expected["counts"]
+    for rank in ranks:
+        np.testing.assert_allclose(rank["parameters"], expected["parameters"], rtol=0.0, atol=1e-9)
+
+
+def test_two_ranks_share_the_strata_of_one_process_and_it_goes_on_with_what_they_saved(tmp_path):
+    expected, folder = train(45), str(tmp_path / "saved")
+    assert np.ptp(expected["probs"]) > 0.01
+    ranks = launch(2, train, 30, folder)
+    halfway = train(30)
+    assert_same(ranks, halfway, slice(30))
+    assert all(set(rank["rows"].values()) == {SAMPLES // 2} for rank in ranks)  # none holds all
+    resumed = go_on(folder, 45)
+    np.testing.assert_array_equal(resumed["loaded"]["probs"], sum(rank["probs"] for rank in ranks))
+    assert_same([resumed], expected, slice(30, 45))
+    assert resumed["loaded"]["readings"]["steps"] == 30
+    assert resumed["loaded"]["readings"]["coverage"] == pytest.approx(halfway["readings"]["coverage"])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"num_workers": 1, "multiprocessing_context": "fork", "feedback_delay": 2}, {"min_batch_size": 12}],
+    ids=["plain", "ahead", "sizes"],
+)
+def test_four_ranks_save_and_three_two_or_four_go_on(tmp_path, options):
+    """Every sample has the probability that it had, and the draws are those of an undisturbed run."""
+    expected, folder = train(70, None, options), str(tmp_path / "saved")
+    ranks = launch(4, train, 50, folder, options)
+    for world_size in (3, 2, 4):
+        resumed = launch(world_size, go_on, folder, 70, options)
+        loaded = sum(rank["loaded"]["probs"] for rank in resumed)
+        np.testing.assert_array_equal(loaded, sum(rank["probs"] for rank in ranks))
+        assert_same(resumed, expected, slice(50, 70))
+        if world_size == 4:
+            assert [rank["loaded"]["readings"] for rank in resumed] == [rank["readings"] for rank in ranks]
+
+
+def sizes_of(options: dict) -> list[list[int]]:
+    trainer = new_trainer(**options)
+    return [[len(draw) for draw in step(trainer, 100)], list(trainer.selection.strata[0].selection.sizes)]  # pyright: ignore
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_smaller_batches_have_one_size_a_step_in_equal_parts(world_size):
+    options = {"min_batch_size": 12, "sharded": True}
+    (alone, sizes), *ranks = sizes_of(options), *launch(world_size, sizes_of, options)
+    assert len(set(alone)) > 1  # or nothing is shown
+    assert sizes == [1, 2]
+    for rank, _ in ranks:
+        assert rank == [size // world_size for size in alone]
+
+
+def blocks_and_back(num_samples: int) -> tuple[list, list]:
+    ranks = Ranks.current()
+    rows = torch.arange(ranks.rank, num_samples, ranks.size)
+    table = torch.stack([rows, rows**2], dim=1)
+    whole = to_blocks(table, num_samples, ranks, CPU)
+    assert torch.equal(from_blocks(whole, num_samples, ranks, CPU), table)
+    flags = to_blocks(rows % 3 == 0, num_samples, ranks, CPU)
+    return own(whole).tolist(), own(flags).tolist()
+
+
+@pytest.mark.parametrize("world_size", [1, 3])
+def test_blocks_are_the_samples_in_their_order(world_size):
+    num_samples = 4 if world_size == 3 else 9  # the last of three ranks has no row
+    ranks = launch(world_size, blocks_and_back, num_samples)
+    assert sum((table for table, _ in ranks), []) == [[i, i * i] for i in range(num_samples)]
+    assert sum((flags for _, flags in ranks), []) == [i % 3 == 0 for i in range(num_samples)]
+
+
+def test_a_state_of_other_strata_says_how_to_take_it():
+    few, many = (AdaptiveLoader(mlp(), digits(100), 24, sharded=count) for count in (4, 8))
+    before = plain(unpack(many.state_dict()))
+    with pytest.raises(ValueError, match="num_strata=8, got num_strata=4: make it with sharded=4"):
+        many.load_state_dict(few.state_dict())
+    assert plain(unpack(many.state_dict())) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sharded": 5}, "`batch_size` must be a multiple of the number of strata, 5"),
+        ({"sharded": 0}, "`sharded` must be at least 1, got sharded=0"),
+        ({"sharded": 4, "selection": "given"}, "`sharded` must be True where `selection` is given"),
+    ],
+)
+def test_strata_that_cannot_be_shared_are_refused(options, message):
+    if "selection" in options:
+        options = {**options, "selection": UniformSelection(100, 24)}
+    with pytest.raises(ValueError, match=message):
+        AdaptiveLoader(mlp(), digits(100), 24, **options)
+
+
+def too_few_strata() -> None:
+    AdaptiveLoader(mlp(), digits(100), 24, sharded=3)
+
+
+def test_strata_must_be_a_multiple_of_the_ranks():
+    for rank in launch(2, too_few_strata):
+        with pytest.raises(ValueError, match="`sharded` must be a multiple of the number of ranks, 2"):
+            raise rank
+
+
+def held(count: int, first: int = 0, seed: int = 0) -> Strata:
+    def stratum(number: int) -> ShardedSelection:
+        generator = torch.Generator().manual_seed(seed + number)
+        size = len(range(number, 40, 4))
+        return ShardedSelection(QueueBandit(size, 2, generator=generator), 40, shard=number, num_shards=4)
+
+    return Strata([stratum(number) for number in range(first, 4, 4 // count)])
+
+
+def test_an_update_that_one_stratum_refuses_changes_none():
+    strata = held(4)
+    draw = strata.draw()
+    before = plain(strata.state_dict())
+    with pytest.raises(ValueError, match="must be at most"):
+        strata.update(draw, [1.0] * 7 + [1e300])
+    assert plain(strata.state_dict()) == before
+    strata.update(draw, range(8))
+    assert plain(strata.state_dict()) != before
+
+
+def test_a_state_that_one_stratum_refuses_changes_none():
+    strata, other = held(4), held(4, seed=9)
+    other.update(other.draw(), range(8))
+    state, before = other.state_dict(), plain(strata.state_dict())
+    state["strata"][3]["selection"]["weights"] = torch.zeros(10)
+    with pytest.raises(ValueError, match="weights"):
+        strata.load_state_dict(state)
+    assert plain(strata.state_dict()) == before
+    with pytest.raises(ValueError, match="held=2, got held=4"):
+        held(2).load_state_dict(state)
+
+
+def test_a_rank_holds_every_wth_stratum():
+    with pytest.raises(ValueError, match="`strata` must be 2 of 4, 2 apart, got 2, 0"):
+        Strata(held(2, first=0).strata[::-1])
+    assert (held(2, first=1).own_samples, held(2, first=1).stride) == (20, 2)
