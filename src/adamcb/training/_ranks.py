@@ -92,8 +92,8 @@ def gather_scores(
     copies = [part.clone(memory_format=torch.contiguous_format) for part in parts]  # aligned, as `view` asks for
     heard = [part.view(column.dtype) for part, column in zip(copies, columns, strict=True)]
     # Row j of a rank is row rank + j·W of the whole draw.
-    indices, *rows = (part.T.reshape(-1) for part in heard[:4])
-    return Shared(*rows, indices, heard[4].mean())
+    indices, found, arrived, losses = (part.T.reshape(-1) for part in heard[:4])
+    return Shared(found, arrived, losses, indices, heard[4].mean())
 
 
 def gather_numbers(ranks: Ranks, own: Sequence[float], device: torch.device) -> list[float]:
