@@ -8,6 +8,7 @@ import os
 import runpy
 import subprocess
 import sys
+import traceback
 from pathlib import Path
 
 import pytest
@@ -43,7 +44,7 @@ def by_torchrun(folder: Path) -> str:
 def in_ranks(folder: Path) -> str:
     """As torchrun would start it, but from a process that has done the imports."""
     first, second = launch_as_torchrun(2, in_rank, str(folder), None, [*OPTIONS, "--out", "together"])
-    assert (first[0], second[0]) == (0, 0), first[2]
+    assert first[0] == second[0] == 0, first[2] + second[2]
     return first[1] + second[1]
 
 
@@ -86,6 +87,9 @@ def in_rank(folder: str, script: str | None, arguments: list[str]) -> tuple[int,
                 runpy.run_path(script, run_name="__main__")
         except SystemExit as end:
             code = int(end.code or 0)
+        except Exception:
+            code = 1
+            traceback.print_exc()
     return code, output.getvalue(), errors.getvalue()
 
 
@@ -102,7 +106,7 @@ def test_the_example_learns_logs_and_goes_on(tmp_path, sharded):
     for epochs in ("1", "4"):
         arguments = [*options, "--epochs", epochs]
         first, second = launch_as_torchrun(2, in_rank, str(tmp_path), str(EXAMPLE), arguments)
-        assert first[0] == second[0] == 0
+        assert first[0] == second[0] == 0, first[2] + second[2]
     assert "epoch 1" not in first[1]
     assert "epoch 4: accuracy 9" in first[1]
     assert second[1] == ""
