@@ -88,7 +88,7 @@ def fetch(dataset: Any, collate_fn: Callable[[list[Any]], Any] | None, indices: 
 
 
 def _read_ascending(batched: Callable[[list[int]], list[Any]], indices: np.ndarray) -> list[Any]:
-    """Ask for all samples in ascending order, which is how files are read best; return them in the order of the draw."""
+    """Ask for the samples in ascending order, as files are read best; return them in the order of the draw."""
     order = np.argsort(indices, kind="stable")
     found = batched(indices[order].tolist())
     if len(found) != len(order):
