@@ -93,7 +93,7 @@ class Arrow:
     """Hugging Face `datasets`: memory-mapped Arrow files, pixels as bytes."""
 
     def __init__(self, folder: Path, pixels: Callable[[], np.ndarray]) -> None:
-        import datasets
+        import datasets  # pyright: ignore[reportMissingImports]
 
         path = folder / "arrow"
         if not path.exists():
@@ -113,7 +113,7 @@ class Table:
     """HDF5: one array, in compressed chunks of 64 images, or as it is."""
 
     def __init__(self, folder: Path, pixels: Callable[[], np.ndarray], *, compressed: bool) -> None:
-        import h5py
+        import h5py  # pyright: ignore[reportMissingImports]
 
         path = folder / ("gzip.h5" if compressed else "plain.h5")
         if not path.exists():
