@@ -14,6 +14,7 @@ from torch.utils.data import TensorDataset
 import adamcb
 from adamcb import paper, selection, theory
 from adamcb._checks import LARGEST_SEED, MOST_SAMPLES
+from adamcb.data import Window
 from adamcb.lab import Method, Metric, Task
 from adamcb.training import Meter, Ranks, read_checkpoint, write_checkpoint
 from tests.argument_kinds import (
@@ -313,6 +314,21 @@ CASES: dict[str, Case] = {
     ),
     "Selection.load_state_dict": Case(
         adamcb.Selection.load_state_dict, {"state": nothing_else}, lambda: {"state": bandit().state_dict()}, bandit
+    ),
+    "data.Window": Case(
+        Window,
+        {
+            "stream": unknown,
+            "size": integer(1, MOST_SAMPLES),
+            "passes": lambda value: None if integer(1)(value) else False,  # must divide `size`
+        },
+        lambda: {"stream": range(100), "size": N, "passes": 1},
+    ),
+    "data.Window.load_state_dict": Case(
+        Window.load_state_dict,
+        {"state": nothing_else},
+        lambda: {"state": Window(range(100), N).state_dict()},
+        lambda: Window(range(100), N),
     ),
     "BanditLoader": Case(
         adamcb.BanditLoader,

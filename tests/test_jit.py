@@ -15,7 +15,7 @@ from torch.utils.data import TensorDataset
 import adamcb
 from adamcb import _jit
 
-USE = "import numpy as np, adamcb; s = adamcb.UniformSelection(10, 2); s.update(s.draw(), np.ones(2)); s.update(s.draw(), [1, 1])"
+USE = "import numpy as np, adamcb; s = adamcb.UniformSelection(10, 2); s.update(s.draw(), np.ones(2))"
 SHOWN = "import logging; logging.basicConfig(level=logging.INFO); " + USE
 
 

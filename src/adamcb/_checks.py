@@ -180,8 +180,8 @@ def map_style(name: str, value: Any) -> int:
     """Return the length of a dataset, or raise unless it is map-style and not empty."""
     if isinstance(value, IterableDataset):
         raise TypeError(
-            f"`{name}` must be map-style, got an IterableDataset of type {type(value).__name__}. To choose from what it "
-            f"gave last, pass a window: adamcb.data.Window({name}, size)."
+            f"`{name}` must be map-style, got an IterableDataset of type {type(value).__name__}. To choose from what "
+            f"it gave last, pass a window: adamcb.data.Window({name}, size)."
         )
     if not hasattr(value, "__getitem__") or not hasattr(value, "__len__") or isinstance(value, type):
         kind = type(value).__name__

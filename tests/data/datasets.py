@@ -6,6 +6,7 @@ import dataclasses
 import random
 import time
 from collections import namedtuple
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,19 @@ class Batched(Made):
     def __getitems__(self, indices: list[int]) -> list[Any]:
         assert [type(index) for index in indices] == [int] * len(indices)
         self.calls += 1
+        return [SAMPLES[self.kind](index) for index in indices]
+
+
+class Sorted(Made):
+    """Fetches ascending indices only, as HDF5 does; notes what it was asked for."""
+
+    def __init__(self, size: int, kind: str = "tuple") -> None:
+        super().__init__(size, kind)
+        self.asked: list[list[int]] = []
+
+    def __getitems__(self, indices: list[int]) -> list[Any]:
+        assert all(first <= second for first, second in pairwise(indices))
+        self.asked.append(indices)
         return [SAMPLES[self.kind](index) for index in indices]
 
 

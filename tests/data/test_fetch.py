@@ -6,8 +6,8 @@ import torch
 from torch.utils.data import DataLoader, Subset, TensorDataset, default_collate
 
 from adamcb.data import BanditLoader
-from adamcb.selection import UniformSelection
-from tests.data.datasets import INDEX_OF, SAMPLES, Batched, Doubled, Made, Record, Short, tensors
+from adamcb.selection import ReplacementBandit, UniformSelection
+from tests.data.datasets import INDEX_OF, SAMPLES, Batched, Doubled, Made, Record, Short, Sorted, tensors
 
 
 def selection(n=12, k=4, seed=0):
@@ -69,6 +69,29 @@ def test_a_dataset_with_getitems_is_called_once_a_batch():
     dataset = Batched(12)
     list(BanditLoader(dataset, selection()))
     assert dataset.calls == 3
+
+
+@pytest.mark.parametrize("kind", ["tensor", "tuple", "namedtuple", "dict"])
+def test_getitems_is_asked_in_ascending_order_and_the_batch_keeps_the_order_of_the_draw(kind):
+    dataset = Sorted(12, kind)
+    batches = list(BanditLoader(dataset, selection()))
+    assert dataset.asked == [sorted(batch.draw.indices.tolist()) for batch in batches]
+    assert dataset.asked != [batch.draw.indices.tolist() for batch in batches]
+    for batch, plain in zip(batches, plain_batches(Made(12, kind), [b.draw for b in batches]), strict=True):
+        assert_same(batch.data, plain)
+
+
+def test_samples_that_are_drawn_twice_come_twice():
+    selection = ReplacementBandit(5, 5, generator=torch.Generator().manual_seed(0))
+    (batch,) = BanditLoader(Sorted(5), selection)
+    assert len(set(batch.draw.indices.tolist())) < 5
+    assert batch[1].tolist() == batch.draw.indices.tolist()
+
+
+def test_with_a_collate_fn_getitems_is_asked_in_the_order_of_the_draw():
+    dataset = Batched(12)
+    for batch in BanditLoader(dataset, selection(), collate_fn=lambda samples: [index for _, index in samples]):
+        assert batch.data == batch.draw.indices.tolist()
 
 
 def test_getitems_that_loses_samples_is_an_error():

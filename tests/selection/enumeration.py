@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from adamcb.selection import WeightedSelection
+from adamcb.selection import CombinatorialBandit, WeightedSelection
 from adamcb.selection._depround import draw_ordered
 from adamcb.selection._replacement import draw_with_replacement
 from adamcb.selection._tree import build_tree, total_weight
@@ -48,9 +48,10 @@ def fast_distribution(weights: np.ndarray, batch_size: int, exploration: float) 
     return distinct_distribution(run, batch_size)
 
 
-def selection_distribution(selection: WeightedSelection) -> dict[frozenset[int], float]:
+def selection_distribution(selection: WeightedSelection | CombinatorialBandit) -> dict[frozenset[int], float]:
     """Return the chance of every batch that the selection can draw next, in the order that it has now."""
-    assert selection._order is not None and selection._position_of is not None
+    assert selection._order is not None
+    assert selection._position_of is not None
     order, position_of = selection._order[:], selection._position_of[:]
 
     def run(uniforms: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

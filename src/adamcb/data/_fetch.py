@@ -77,17 +77,29 @@ def fetch(dataset: Any, collate_fn: Callable[[list[Any]], Any] | None, indices: 
         if collate_fn is None:
             return columns
         return collate_fn(list(zip(*(column.unbind() for column in columns), strict=True)))
-    wanted = indices.tolist()
     batched = getattr(dataset, "__getitems__", None)
-    samples = batched(wanted) if batched else [dataset[index] for index in wanted]
-    if collate_fn is not None:
-        return collate_fn(samples)
-    if len(samples) != len(wanted):
+    if batched is None:
+        samples = [dataset[index] for index in indices.tolist()]
+    elif collate_fn is None:
+        samples = _read_ascending(batched, indices)
+    else:  # which may take whole batches: their order cannot be changed here
+        samples = batched(indices.tolist())
+    return collate(samples) if collate_fn is None else collate_fn(samples)
+
+
+def _read_ascending(batched: Callable[[list[int]], list[Any]], indices: np.ndarray) -> list[Any]:
+    """Ask for the samples in ascending order, as files are read best; return them in the order of the draw."""
+    order = np.argsort(indices, kind="stable")
+    found = batched(indices[order].tolist())
+    if len(found) != len(order):
         raise ValueError(
-            f"`dataset.__getitems__` must return one sample per index, got {len(samples)} for {len(wanted)} indices. "
+            f"`dataset.__getitems__` must return one sample per index, got {len(found)} for {len(order)} indices. "
             "If it returns whole batches, give a `collate_fn` that takes them."
         )
-    return collate(samples)
+    samples: list[Any] = [None] * len(order)
+    for place, sample in zip(order.tolist(), found, strict=True):
+        samples[place] = sample
+    return samples
 
 
 def collate(samples: list[Any]) -> Any:

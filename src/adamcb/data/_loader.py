@@ -29,8 +29,8 @@ class BanditLoader:
     time.
 
     A `TensorDataset`, also below a `Subset`, is read by one gather a batch, and a dataset with `__getitems__` by one
-    call. The dataset is never changed. It is no subclass of `DataLoader`, so that frameworks do not rebuild it with a
-    sampler of their own.
+    call, with ascending indices unless there is a `collate_fn`. The dataset is never changed. It is no subclass of
+    `DataLoader`, so that frameworks do not rebuild it with a sampler of their own.
 
     **Epochs.** Every `iter(loader)` starts a new epoch and ends any iterator started before. If a loop was left early,
     draws that were made ahead are not lost: they are the first batches of the new epoch.

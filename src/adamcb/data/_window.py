@@ -24,8 +24,8 @@ class Window:
     about it stays with it. A new sample starts with the mean weight. When the stream ends, it is iterated over again.
 
     The weighted loss is unbiased for the mean over what the window holds at that moment. Over a run, every sample of
-    the stream has the same expected weight, but for those of the first window and of the last. docs/guides/large-data.md
-    says what that promises, and what it does not.
+    the stream has the same expected weight, but for those of the first window and of the last. What that promises, and
+    what it does not, is in docs/guides/large-data.md.
 
     The window lives in the process that trains, so its loader has no workers. Let workers read the stream:
     `Window(DataLoader(stream, batch_size=None, num_workers=4), size)`.
