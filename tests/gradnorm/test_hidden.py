@@ -136,6 +136,10 @@ def _inside_and_outside(m: Any, x: Tensor) -> Tensor:
 
 
 @torch.no_grad()
+def _rows(x: Tensor) -> Tensor:
+    return torch.full((len(x), 1, 1), 0.5, dtype=x.dtype)
+
+
 def _constants(x: Tensor) -> Tensor:
     return torch.tensor(x.tolist(), dtype=x.dtype)
 
@@ -177,6 +181,10 @@ RIGHT: dict[str, tuple[Callable, dict]] = {
     "sorted and unsorted": (lambda m, x: m.head(m.layer(x)[x[:, 0, 0].argsort()])[x[:, 0, 0].argsort().argsort()], {}),
     "cached parametrization": (lambda m, x: _cached(m, x), {}),
     "constants of the batch's size": (lambda m, x: m.layer(x) + m.head(_constants(x)), {}),
+    "constants of the batch's size added": (lambda m, x: m.layer(x) * (m.a + _rows(x)), {"a": (1, T, D)}),
+    "added to constants of the batch's size": (lambda m, x: m.layer(x) @ (_rows(x) + 2 * m.a), {"a": (1, D, D)}),
+    "constants less a parameter": (lambda m, x: m.layer(x) * (_rows(x) - m.a), {"a": (1, T, D)}),
+    "a parameter added to itself": (lambda m, x: m.layer(x) * (m.a + m.a), {"a": (1, T, D)}),
     "last positions": (lambda m, x: m.head(m.layer(x)[torch.arange(len(x)), x[:, :, 0].argmax(1)]), {}),
     "rows of a table": (lambda m, x: m.head(m.layer(x) + m.a[(x[:, :, 0].abs() * 7).long() % 6]), {"a": (6, D)}),
     "index_select of a table": (

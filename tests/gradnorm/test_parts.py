@@ -12,8 +12,8 @@ from torch import nn
 
 from adamcb.gradnorm import PerSampleNorms
 from adamcb.gradnorm._batch import Batch, Mixed, Owners, rows, split
-from adamcb.gradnorm._convolution import Patches, Window, prefers_forming
 from adamcb.gradnorm._parts import Dense, Lookup, Outer, joint_square_norms
+from adamcb.gradnorm._patches import Patches, Window, prefers_forming
 from adamcb.gradnorm._record import TracedPass
 from adamcb.gradnorm._trace import Tracer
 from tests.gradnorm.checking import check, randomize
@@ -47,6 +47,21 @@ PARTS = {
     ),
     "patches, Gram form": Patches(
         numbers(4, 1, 40, 3, 3), numbers(4, 1, 40, 3, 3), (40, 40, 3, 3), Window((3, 3), (1, 1), (1, 1), (1, 1), 1)
+    ),
+    "patches, channels first": Patches(
+        numbers(4, 1, 1, 6, 7), numbers(4, 1, 2, 6, 5), (2, 1, 3, 3), Window((3, 3), (1, 1), (1, 0), (1, 1), 1)
+    ),
+    "patches, channels last, strides and dilation": Patches(
+        numbers(4, 1, 5, 9, 8), numbers(4, 1, 2, 4, 3), (2, 5, 3, 2), Window((3, 2), (2, 3), (1, 1), (2, 3), 1)
+    ),
+    "patches of one pixel": Patches(
+        numbers(4, 1, 5, 3, 3), numbers(4, 1, 2, 3, 3), (2, 5, 1, 1), Window((1, 1), (1, 1), (0, 0), (1, 1), 1)
+    ),
+    "patches in space": Patches(
+        numbers(4, 1, 2, 4, 3, 5),
+        numbers(4, 1, 3, 4, 2, 2),
+        (3, 2, 3, 2, 3),
+        Window((3, 2, 3), (1, 1, 2), (1, 0, 0), (1, 1, 1), 1),
     ),
     "patches of several images": Patches(
         numbers(4, 2, 3, 5), numbers(4, 2, 2, 4), (2, 3, 2), Window((2,), (1,), (0,), (1,), 1)
@@ -120,6 +135,7 @@ VIEWS = {
     "repeat_interleave": lambda x: x.repeat_interleave(3, 0),
     "sum": lambda x: x.sum(1),
     "einsum": lambda x: torch.einsum("kti->itk", x),
+    "gather": lambda x: x.gather(1, torch.tensor([3, 1]).view(1, 2, 1).expand(len(x), 2, 3)),
     "flip": lambda x: x.flip(1),
     "roll": lambda x: x.roll(1, 2),
 }

@@ -277,6 +277,30 @@ def test_last_layer_mode_gives_the_gradient_at_the_last_layer(name, shape):
     torch.testing.assert_close(taken, gradient.flatten(1).norm(dim=1), rtol=1e-10, atol=0.0)
 
 
+def test_last_layer_mode_reads_the_gradients_that_losses_of_tokens_leave():
+    model = randomize(Ending(lambda z: z).double())
+    inputs = torch.randn(5, 4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    targets = torch.arange(20).remainder(3).view(5, 4)
+
+    def losses(logits: torch.Tensor) -> torch.Tensor:
+        return F.cross_entropy(logits.transpose(1, 2), targets, reduction="none").sum(1)
+
+    with PerSampleNorms(model, mode="last-layer") as norms:
+        losses(model(inputs)).sum().backward()
+        taken = norms.take()
+    leaf = model(inputs).detach().requires_grad_()
+    gradient = torch.autograd.grad(losses(leaf).sum(), leaf)[0]
+    assert not gradient.is_contiguous()
+    torch.testing.assert_close(taken, gradient.flatten(1).norm(dim=1), rtol=1e-12, atol=0.0)
+
+
+def test_last_layer_mode_reads_gradients_of_one_number_a_sample():
+    model = nn.Sequential(nn.Linear(3, 1), nn.Flatten(0)).double()
+    with PerSampleNorms(model, mode="last-layer") as norms:
+        (torch.tensor([1.0, -2.0]) * model(torch.ones(2, 3, dtype=torch.float64))).sum().backward()
+        torch.testing.assert_close(norms.take(), torch.tensor([1.0, 2.0], dtype=torch.float64))
+
+
 def test_last_layer_mode_accepts_what_exact_mode_refuses():
     model = nn.AdaptiveLogSoftmaxWithLoss(4, 10, [2])
     with pytest.raises(NotImplementedError, match="AdaptiveLogSoftmaxWithLoss"):

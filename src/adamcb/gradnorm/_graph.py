@@ -96,7 +96,8 @@ class _Dense(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         refuse_graph()
-        grad, (input, weight) = grads[0], ctx.saved_tensors
+        # Losses of tokens leave the gradient in another order: brought into this one once, not in every product.
+        grad, (input, weight) = grads[0].contiguous(), ctx.saved_tensors
         passed = torch.matmul(grad, weight) if ctx.needs_input_grad[1] else None
         return None, passed, *ctx.supply(grad, (input,)), *([None] if not ctx.needs_input_grad[3] else [])
 

@@ -33,6 +33,15 @@ def moved_along(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch 
     return indexed(call, source, batch, out)
 
 
+def gathered(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """`gather`: entries are picked along one dimension; along the others they stay where they are."""
+    dim = call.argument(1, "dim")
+    if source is call.args[0] and isinstance(dim, int) and out.dim() == source.dim():
+        if dim % source.dim() != batch.dim and out.shape[batch.dim] == source.shape[batch.dim]:
+            return batch
+    return indexed(call, source, batch, out)
+
+
 def indexed(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
     """Entries are picked, or put, by an index. Constants, and what is made of parameters, belong to nobody."""
     given: Any = call.args

@@ -71,7 +71,9 @@ class LastPass:
             if moved is None:
                 self.error = f"the size of the batch cannot be told from a gradient of shape {tuple(grad.shape)}."
                 return
-            norms = vector_norm(accurate(moved.reshape(self.batch_size, -1)), 2, 1)
+            # By dimensions: reshaping would copy a gradient whose numbers lie in another order, as token losses leave it.
+            moved = moved if moved.dim() > 1 else moved.unsqueeze(1)
+            norms = vector_norm(accurate(moved), 2, tuple(range(1, moved.dim())))
         self._norms = norms.detach() if norms.requires_grad else norms  # create_graph=True
 
     def settle(self) -> None:

@@ -30,6 +30,7 @@ Grads = tuple[Tensor | None, ...]
 
 _EXPANSIONS = {"expand", "expand_as", "broadcast_to", "repeat"}
 _CONVERSIONS = {"to", "type_as"}
+_SUMS = {"add", "__add__", "__radd__"}
 _PIECES = {"unbind", "chunk", "split", "split_with_sizes", "tensor_split"}
 _TRANSPOSES = {"t", "T", "mT", "transpose", "permute", "swapaxes", "swapdims"}
 
@@ -262,14 +263,14 @@ class Tracer(TorchFunctionMode):
             if is_parameter(result) or (recording and not result.requires_grad and not self._again):
                 continue
             order = _order(source, result) if call.name in _TRANSPOSES and is_parameter(source) else ()
-            expanded = call.name in _EXPANSIONS and _broadcasts(source, result)
+            expanded = _expanded(call, result)
             detached = self._again and call.name == "detach"  # a checkpoint's argument: its graph is the argument's
             graph = call.marks[id(source)].graph if id(source) in call.marks and not detached else source
             mark = Origin(
                 leaves,
                 source if order else None,
                 order,
-                source if expanded else None,
+                expanded,
                 graph if detached else None,
                 _rows(call, result),
                 _tiled(call, result),
@@ -438,9 +439,19 @@ def _tiled(call: Call, result: Tensor) -> Tensor | None:
     return base if same and 1 < base.shape[0] < result.shape[0] else None
 
 
-def _broadcasts(source: Any, result: Tensor) -> bool:
+def _expanded(call: Call, result: Tensor) -> Any:
+    """Return the tensor whose entries the result repeats, None if it does not; constants may have been added to them."""
+    if call.name in _EXPANSIONS:
+        source: Any = call.args[0]
+    elif call.name in _SUMS and not call.kwargs:
+        made = [arg for arg in call.args if call.parametric(arg)]  # twice, if it is added to itself
+        source = made[0] if len(made) == 1 else None
+    else:
+        source = None
+    return source if isinstance(source, Tensor) and _broadcasts(source, result) else None
+
+
+def _broadcasts(source: Tensor, result: Tensor) -> bool:
     """Tell whether `result` only repeats `source` along dimensions of size one."""
-    if not isinstance(source, Tensor):
-        return False
     pairs = zip(reversed(source.shape), reversed(result.shape), strict=False)
-    return all(size in (1, full) for size, full in pairs)
+    return source.dtype == result.dtype and all(size in (1, full) for size, full in pairs)
