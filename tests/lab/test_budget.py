@@ -165,6 +165,13 @@ def test_learning_rates_are_tuned_on_a_seed_that_is_not_reported():
     assert [(row["method"], row["lr"]) for row in reported(rows)] == kept
 
 
+def test_the_report_shows_what_was_tuned_beside_adam_with_the_same_rate(tmp_path):
+    tried = [row("adam", HELD_OUT, lr=lr, train_loss=loss) for lr, loss in ((1e-3, 0.4), (3e-3, 0.1))]
+    tried.append(row("adamcb-smaller", HELD_OUT, lr=3e-3, train_loss=0.2, samples=25, test_accuracy=0.95))
+    page, *_ = write_report(tmp_path / "tuning.csv", tried)
+    assert "| digits-mlp | 0.003 | AdamCB, smaller batches | 0.25 | 2.00 | 95.00 % | yes |" in page.read_text()
+
+
 def test_the_report_compares_seed_by_seed_and_leaves_out_what_diverged(tmp_path):
     rows = [row("adam", seed) for seed in range(3)]
     for seed in range(3):

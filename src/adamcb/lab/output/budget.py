@@ -16,8 +16,10 @@ from adamcb.lab.output.figures import STYLE, save
 from adamcb.lab.output.looks import look_of
 from adamcb.lab.results.budget import (
     COLUMNS,
+    HELD_OUT,
     Column,
     baselines_of,
+    best_lrs,
     difference,
     estimates,
     headline_of,
@@ -45,6 +47,7 @@ def write_report(rows_path: Path, rows: Sequence[Row]) -> list[Path]:
     parts = [INTRODUCTION, *_overall(kept, tasks)]
     for task in tasks:
         parts += [f"## {task}", _task_table([row for row in kept if row["task"] == task], task)]
+    parts += _tuning([row for row in rows if row["seed"] == HELD_OUT])
     page = rows_path.with_suffix(".md")
     write_text(page, "\n\n".join(parts) + "\n")
     return [page, *(draw(rows_path, kept, tasks) if tasks else [])]
@@ -84,6 +87,24 @@ def _task_table(rows: Sequence[Row], task: str) -> str:
                 level = _level([row[measure.name] for row in own if not row["diverged"]], measure.percent)
                 lines.append([f"{100 * fraction:g} %", LABELS[method], str(len(own)), *cells, level])
     return _markdown(lines)
+
+
+def _tuning(rows: Sequence[Row]) -> list[str]:
+    """Return the table of the learning rates that were tried with the held-out seed; nothing if there are none."""
+    chosen = best_lrs(rows)
+    lines = [["task", "learning rate", "method", "samples", "training loss", "test score", "chosen"]]
+    for row in sorted(rows, key=lambda row: (row["task"], row["lr"], list(LABELS).index(row["method"]))):
+        own = [other for other in rows if (other["task"], other["lr"]) == (row["task"], row["lr"])]
+        adam = baselines_of(own, row["task"]).get(HELD_OUT)
+        if adam is None or row["diverged"]:
+            continue
+        measure = headline_of(own)
+        ratios = [f"{math.exp(COLUMNS[name].value(row, adam)):.2f}" for name in ("samples", "train_loss")]
+        is_best = chosen[row["task"], row["method"]] == row["lr"]
+        score = _level([row[measure.name]], measure.percent)
+        lines.append([row["task"], f"{row['lr']:g}", LABELS[row["method"]], *ratios, score, "yes" if is_best else ""])
+    words = f"Seed {HELD_OUT}, which no other table has. Ratios are to Adam with the same learning rate."
+    return ["## Learning rates", words, _markdown(lines)] if len(lines) > 1 else []
 
 
 def cell(value: Estimate, column: Column) -> str:
