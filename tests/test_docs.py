@@ -1,6 +1,7 @@
 """What the documents say is so: their links lead somewhere, and their Python runs."""
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,15 @@ def python_blocks(text: str) -> list[str]:
 
 def after(diff: str) -> str:
     return "".join(line[1:] for line in diff.splitlines(keepends=True) if not line.startswith("-"))
+
+
+def test_badges_say_what_pyproject_says():
+    badges = runpy.run_path(str(ROOT / "docs" / "badges.py"))
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    for name, value in badges["facts"]().items():
+        shown = (ROOT / "docs" / "assets" / f"{name}.svg").read_text(encoding="utf-8")
+        assert shown == badges["badge"](name, value)
+        assert f" {value}](docs/assets/{name}.svg)" in readme
 
 
 def test_a_diff_changes_as_many_lines_as_the_readme_says():
