@@ -22,7 +22,7 @@ install: .venv/.installed
 run: install
 	$(BIN)/adamcb compare --out runs/rare-events
 
-# Two cores have ten minutes of work or less; `slow` tests have as much again, and continuous integration runs both.
+# At most 6 minutes on two cores; `slow` tests have about as much again, and continuous integration runs both.
 test: install
 	$(BIN)/python -m pytest -q -n auto --dist loadfile
 

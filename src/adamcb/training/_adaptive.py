@@ -39,7 +39,7 @@ class AdaptiveLoader:
             optimizer.step()
 
     `weigh` weighs the losses so that their sum is an unbiased estimate of the mean loss over the dataset. The backward
-    pass gives the gradient as ever, and a score for every sample of the batch. The scores teach the selection when the
+    pass gives the gradient as usual, and a score for every sample of the batch. The scores teach the selection when the
     next batch is taken, the epoch ends or a state is saved; `learn` does it at once.
 
     Optimizer, scheduler, clipping, GradScaler, gradient accumulation and EMA stay as they are. Scores do not depend on

@@ -129,24 +129,26 @@ def _markdown(lines: Sequence[Sequence[str]]) -> str:
 
 def draw(rows_path: Path, rows: Sequence[Row], tasks: Sequence[str]) -> list[Path]:
     """Write a figure: for every task the metric and the training loss against samples, as shares of Adam's."""
+    methods = _methods(rows)  # of all tasks, so that a method has one color everywhere
     with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=(9.0, 3.0 * len(tasks) + 0.8), layout="constrained")
         grid = figure.subplots(len(tasks), 2, squeeze=False)
         for line, task in zip(grid, tasks, strict=True):
             own = [row for row in rows if row["task"] == task and not row["diverged"]]
             measure = headline_of(own)
-            _panel(line[0], own, task, measure.name, f"{task}: {measure.title}")
-            _panel(line[1], own, task, "train_loss", f"{task}: training loss")
+            _panel(line[0], own, task, measure.name, f"{task}: {measure.title}", methods)
+            _panel(line[1], own, task, "train_loss", f"{task}: training loss", methods)
             line[1].set_yscale("log")
-        handles, labels = grid[0, 0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=3, handlelength=3.5)
+        shown = dict(
+            entry for axes in grid.flat for entry in zip(*reversed(axes.get_legend_handles_labels()), strict=True)
+        )
+        figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=3, handlelength=3.5)
         figure.suptitle("At the end of a decayed schedule, against samples ÷ Adam's with the whole budget", fontsize=10)
         return save(figure, rows_path.parent, rows_path.stem)
 
 
-def _panel(axes: Axes, rows: Sequence[Row], task: str, name: str, title: str) -> None:
+def _panel(axes: Axes, rows: Sequence[Row], task: str, name: str, title: str, methods: Sequence[str]) -> None:
     baselines = baselines_of(rows, task)
-    methods = _methods(rows)
     for method in methods:
         points: dict[float, list[tuple[float, float]]] = {}
         for row in rows:
