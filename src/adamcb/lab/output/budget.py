@@ -139,9 +139,8 @@ def draw(rows_path: Path, rows: Sequence[Row], tasks: Sequence[str]) -> list[Pat
             _panel(line[0], own, task, measure.name, f"{task}: {measure.title}", methods)
             _panel(line[1], own, task, "train_loss", f"{task}: training loss", methods)
             line[1].set_yscale("log")
-        shown = dict(
-            entry for axes in grid.flat for entry in zip(*reversed(axes.get_legend_handles_labels()), strict=True)
-        )
+        legends = [axes.get_legend_handles_labels() for axes in grid.flat]
+        shown = {label: handle for handles, labels in legends for handle, label in zip(handles, labels, strict=True)}
         figure.legend(shown.values(), shown.keys(), loc="outside lower center", ncols=3, handlelength=3.5)
         figure.suptitle("At the end of a decayed schedule, against samples ÷ Adam's with the whole budget", fontsize=10)
         return save(figure, rows_path.parent, rows_path.stem)
