@@ -22,9 +22,10 @@ install: .venv/.installed
 run: install
 	$(BIN)/adamcb compare --out runs/rare-events
 
-# At most 6 minutes on two cores; `slow` tests have about as much again, and continuous integration runs both.
+# Files go to the workers whole, for they share fixtures, and in the order of their names: files with the fewest tests,
+# which others put last, are those that start processes. Continuous integration runs the `slow` tests, too.
 test: install
-	$(BIN)/python -m pytest -q -n auto --dist loadfile
+	$(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
 
 test-slow: install
 	$(BIN)/python -m pytest -q -n auto --dist worksteal -m slow
@@ -37,7 +38,7 @@ compat-oldest compat-newest: compat-%:
 	$(PYTHON) -m venv .compat/$*
 	$(PYTHON) -m tests.compat $* >.compat/$*/constraints.txt
 	.compat/$*/bin/python -m pip install --quiet -c .compat/$*/constraints.txt -e '.[lab,dev,lightning,transformers]'
-	.compat/$*/bin/python -m pytest -q -n auto --dist loadfile
+	.compat/$*/bin/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
 
 lint: install
 	$(BIN)/ruff format --check .

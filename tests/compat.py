@@ -21,14 +21,17 @@ def declared(text: str) -> list[str]:
 
 
 def oldest(requirements: list[str]) -> list[str]:
-    """Return "name==version.*" for each "name>=version".
+    """Return "name==version.*" for each "name>=version", with the marker behind it if there is one.
 
     Example:
-        >>> oldest(["torch>=2.6", "rich>=13"])
-        ['rich==13.0.*', 'torch==2.6.*']
+        >>> oldest(["torch>=2.6", "rich>=13", "tomli>=2.0; python_version < '3.11'"])
+        ['rich==13.0.*', "tomli==2.0.*; python_version < '3.11'", 'torch==2.6.*']
     """
-    pairs = {tuple(entry.split(">=")) for entry in requirements}
-    return sorted(f"{name}=={version if '.' in version else f'{version}.0'}.*" for name, version in pairs)
+    found = {re.fullmatch(r"([\w-]+)>=([\d.]+)(;.*)?", entry) for entry in requirements}
+    parts = [match.groups(default="") for match in found if match]
+    return sorted(
+        f"{name}=={version if '.' in version else f'{version}.0'}.*{marker}" for name, version, marker in parts
+    )
 
 
 if __name__ == "__main__" and sys.argv[1] == "oldest":  # the newest versions have no constraints

@@ -106,7 +106,7 @@ class Opened(Made):
         return super().__getitem__(index)
 
 
-@pytest.mark.parametrize("context", ["fork", "spawn"])
+@pytest.mark.parametrize("context", ["fork", pytest.param("spawn", marks=pytest.mark.slow)])
 def test_workers_start_either_way_with_collate_and_init_functions(context):
     loader = BanditLoader(
         Opened(12, "dataclass"),

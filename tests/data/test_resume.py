@@ -27,7 +27,15 @@ SETTINGS = {
     "4 persistent": ({"num_workers": 4, "persistent_workers": True}, 8),
     "3 by 5, more than an epoch": ({"num_workers": 3, "prefetch_factor": 5}, 15),
 }
-settings = pytest.mark.parametrize(("options", "ahead"), SETTINGS.values(), ids=SETTINGS)
+# Starting four workers takes longer than all that they load.
+SLOW = ("1", "4", "4 persistent")
+settings = pytest.mark.parametrize(
+    ("options", "ahead"),
+    [
+        pytest.param(*setting, id=name, marks=[pytest.mark.slow] if name in SLOW else [])
+        for name, setting in SETTINGS.items()
+    ],
+)
 
 
 def make(options, seed=0):
@@ -124,7 +132,7 @@ def test_a_resumed_run_is_the_undisturbed_one(options, ahead, stop):
     assert (second.bandit.weights == weights).all()
 
 
-@pytest.mark.parametrize("name", ["0", "1", "3 by 5, more than an epoch"])
+@pytest.mark.parametrize("name", ["0", "1", pytest.param("3 by 5, more than an epoch", marks=pytest.mark.slow)])
 def test_a_run_resumed_after_every_batch_is_the_undisturbed_one(name):
     options, ahead = SETTINGS[name]
     run = Run(*make(options))

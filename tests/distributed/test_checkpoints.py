@@ -27,7 +27,9 @@ def go_on(path: str, steps: int) -> dict:
     return done
 
 
-@pytest.mark.parametrize("ranks", [(4, 1, 2), (1, 4), (2, 2)])
+@pytest.mark.parametrize(
+    "ranks", [(2, 1), *(pytest.param(ranks, marks=pytest.mark.slow) for ranks in [(4, 1, 2), (1, 4), (2, 2)])]
+)
 def test_a_checkpoint_of_rank_0_continues_on_any_number_of_ranks(tmp_path, ranks):
     """In the middle of an epoch, with draws made ahead for the workers and feedback on its way."""
     options = {"num_workers": 1, "multiprocessing_context": "fork", "feedback_delay": 1}

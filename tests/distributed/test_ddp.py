@@ -1,5 +1,7 @@
 """Any number of processes: the same draws, the same parameters, the same errors."""
 
+from math import inf, nan
+
 import numpy as np
 import pytest
 import torch
@@ -30,7 +32,7 @@ def assert_same(actual, expected):
     assert actual["readings"] == approx(expected["readings"], rel=1e-6, nan_ok=True)
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize("world_size", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_any_number_of_ranks_gives_the_same(world_size, alone):
     assert np.ptp(alone["weights"]) > 0.1  # or there was nothing to agree on
     for rank in launch(world_size, train_anew, STEPS):
@@ -110,7 +112,7 @@ def meet_bad_loss(bad: float) -> list:
     return [messages, steps, [parameter.tolist() for parameter in model.parameters()]]
 
 
-@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+@pytest.mark.parametrize("bad", [nan, *(pytest.param(bad, marks=pytest.mark.slow) for bad in (inf, -inf))])
 def test_a_loss_that_is_not_finite_is_an_error_on_every_rank_and_training_goes_on(bad):
     ours, theirs = launch(2, meet_bad_loss, bad)
     assert ours == theirs

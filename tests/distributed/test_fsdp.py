@@ -47,7 +47,7 @@ def train(kind: str, sharded_weights: bool = False) -> dict:
     return {"scores": heard, "losses": losses, "parameters": [*map(whole, model.parameters())], "refused": refused}
 
 
-@pytest.mark.parametrize("kind", ["mlp", "cnn"])
+@pytest.mark.parametrize("kind", ["mlp", pytest.param("cnn", marks=pytest.mark.slow)])
 def test_fully_shard_trains_as_one_process_does_and_its_scores_are_right(kind):
     expected = train(kind)
     for rank in launch(2, train, kind):

@@ -94,7 +94,7 @@ def own_part(sharded: bool) -> dict:
         return {**done, "sent": calls, "own weights": weights}
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 4])
+@pytest.mark.parametrize("world_size", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_shards_on_ranks_are_the_stratified_design_in_one_process(world_size):
     stratified = Stratified(shards(SAMPLES, BATCH_SIZE, world_size))
     expected = train_anew(30, "mlp", {"selection": stratified})

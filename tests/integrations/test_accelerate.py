@@ -36,6 +36,7 @@ def test_it_trains_and_resumes_as_an_ordinary_loop_does(runs, tmp_path):
         assert_same(result, expected)
 
 
+@pytest.mark.slow
 def test_two_processes_train_and_resume_as_one(runs, tmp_path):
     expected = own_loop()
     for (scheduler, unaware), *results in in_ranks(2, runs.in_two_processes, str(tmp_path)):

@@ -55,6 +55,7 @@ def test_dropout_goes_on_bit_for_bit_after_a_resume(runs, tmp_path, saved_after)
     assert resumed["weights"].tolist() == straight["weights"].tolist()
 
 
+@pytest.mark.slow
 def test_two_processes_train_and_resume_as_one(runs, tmp_path):
     expected = own_loop()
     for (sampler, sharded), *results in in_ranks(2, runs.in_two_processes, str(tmp_path)):

@@ -26,6 +26,7 @@ def test_it_trains_and_resumes_as_adamcb_does(runs, tmp_path):
         assert_same(result, expected)
 
 
+@pytest.mark.slow
 def test_two_processes_train_and_resume_as_one(runs, tmp_path):
     expected = runs.own_loop()
     for results in in_ranks(2, runs.straight_and_resumed, str(tmp_path)):

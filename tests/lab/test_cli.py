@@ -1,6 +1,8 @@
 """`adamcb compare` end to end, and what it says when something is wrong."""
 
+import contextlib
 import importlib.util
+import io
 import json
 import os
 import resource
@@ -16,7 +18,7 @@ from adamcb._files import DRAFT
 from adamcb.lab.commands import compare
 from adamcb.lab.commands.cli import BENCHMARKS, main
 from adamcb.lab.runs import Run
-from tests.lab.commands import CLOCKS, SMALL, read_rows, run
+from tests.lab.commands import CLOCKS, SMALL, read_rows, run, runs_here
 
 DIGITS = ("--dataset", "digits")
 BAD_OPTIONS = {
@@ -58,10 +60,14 @@ REFUSED = {
 }
 
 
-@pytest.fixture(scope="module")
-def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
+@pytest.fixture(scope="module", params=["here", pytest.param("in processes", marks=pytest.mark.slow)])
+def small(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """A finished comparison: its folder, and what was printed."""
     out = tmp_path_factory.mktemp("small") / "out"
+    if request.param == "here":
+        with runs_here(), contextlib.redirect_stdout(io.StringIO()) as printed:
+            assert main(["compare", *SMALL, "--out", str(out)]) == 0
+        return out, printed.getvalue()
     finished = run("compare", *SMALL, "--out", out)
     assert finished.returncode == 0, finished.stderr
     return out, finished.stdout

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from adamcb.lab.commands.cli import build_parser
+from adamcb.lab.commands.cli import build_parser, main
 from adamcb.lab.commands.config import apply_config, config_text
 from adamcb.lab.errors import LabError
 from adamcb.lab.experiment import Experiment, given_options
 from adamcb.lab.methods import Method
-from tests.lab.commands import CLOCKS, read_rows, run
+from tests.lab.commands import CLOCKS, read_rows
 
 
 def parsed(path: Path, *arguments: str) -> argparse.Namespace:
@@ -93,12 +93,11 @@ def test_written_file_reads_back_as_the_same_experiment(tmp_path: Path) -> None:
     assert config_text(Experiment(methods=(Method("mine"),))) is None
 
 
-def test_every_run_writes_a_file_that_repeats_it(tmp_path: Path) -> None:
-    small = ("--model", "logistic", "--method", "adam", "--seeds", 1, "--steps", 6, "--jobs", 1, "--log", "csv")
-    first = run("compare", *small, "--out", tmp_path / "one")
-    assert first.returncode == 0, first.stderr
-    again = run("compare", "--config", tmp_path / "one" / "run.toml", "--out", tmp_path / "two", "--jobs", 1)
-    assert again.returncode == 0, again.stderr
+def test_every_run_writes_a_file_that_repeats_it(tmp_path: Path, here: None) -> None:
+    one, two = tmp_path / "one", tmp_path / "two"
+    small = ("--model", "logistic", "--method", "adam", "--seeds", "1", "--steps", "6", "--log", "csv")
+    assert main(["compare", *small, "--out", str(one)]) == 0
+    assert main(["compare", "--config", str(one / "run.toml"), "--out", str(two)]) == 0
     results = [read_rows(tmp_path / name / "results.csv", without=CLOCKS) for name in ("one", "two")]
     assert results[0] == results[1]
     assert (tmp_path / "two" / "run.toml").read_text() == (tmp_path / "one" / "run.toml").read_text()

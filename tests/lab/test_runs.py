@@ -89,8 +89,11 @@ def train(experiment, method, data, folder, report=lambda progress: None) -> dic
     return outcome(folder, method)
 
 
+@pytest.mark.parametrize("every", [4, pytest.param(1, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("method", ["adam", "adambs-original", "adamcb-paper", "adamcb"])
-def test_a_run_stopped_at_any_look_ends_with_the_same_numbers(method, data, dropout_model, tmp_path, monkeypatch):
+def test_a_run_stopped_at_any_look_ends_with_the_same_numbers(
+    method, every, data, dropout_model, tmp_path, monkeypatch
+):
     """Looks are after every step and every evaluated batch here; the run is stopped at each of them in turn."""
     look_always(monkeypatch)
     experiment = small_experiment(dropout_model)
@@ -98,7 +101,7 @@ def test_a_run_stopped_at_any_look_ends_with_the_same_numbers(method, data, drop
     undisturbed = train(experiment, method, data, tmp_path / "whole", lambda progress: next(looks) and None)
     assert len(undisturbed["results"]) == len(undisturbed["selection"]) == 3
     assert undisturbed["results"][-1]["step"] == 8
-    for stop_at in range(1, next(looks)):
+    for stop_at in range(1, next(looks), every):
         folder = tmp_path / f"stopped{stop_at}"
         calls = itertools.count(1)
 
@@ -206,6 +209,7 @@ print([kernel.signatures for kernel in kernels])
 """
 
 
+@pytest.mark.slow
 def test_a_warm_up_leaves_nothing_to_compile_whether_the_gate_is_closed_or_open():
     found = subprocess.run([sys.executable, "-c", WARM_UP], capture_output=True, text=True, check=True)
     before, after = found.stdout.splitlines()

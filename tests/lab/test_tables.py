@@ -326,6 +326,7 @@ def test_what_cannot_be_inspected_is_named(run_folder, method, seed, message):
     assert find_samples(run_folder / "chosen" / "mine-seed0.npz", None, 0) == run_folder / "samples" / "mine-seed0.npz"
 
 
+@pytest.mark.slow
 def test_a_benchmark_runs_from_the_checkout(capfd):
     assert run_benchmarks(["selection"], ["--help"]) == 0
     assert "usage" in capfd.readouterr().out

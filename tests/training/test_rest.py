@@ -7,6 +7,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from adamcb import AdaptiveLoader, QueueBandit
+from adamcb.training._feedback_queue import FeedbackQueue
 
 N, K = 320, 4
 
@@ -68,3 +69,14 @@ def test_a_batch_that_is_not_measured_still_has_its_loss_checked():
 
     with pytest.raises(FloatingPointError, match="loss of every sample must be finite"):
         train(loss_of, "last-layer", epochs=2)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_a_batch_that_is_not_measured_tells_nothing_of_a_scaled_loss(scaled):
+    """Whether to look for overflows is known from the last batch that was measured."""
+    draw, feedback = QueueBandit(N, K).draw(), FeedbackQueue()
+    feedback.send(draw, torch.ones(K), scaled=torch.tensor(scaled))
+    feedback.send(draw, None, losses=torch.ones(K))
+    for _ in range(2):
+        assert feedback.due(0) is not None
+        assert feedback.is_scaled == scaled

@@ -314,7 +314,9 @@ def stop_while_writing(process: subprocess.Popen[bytes], folder: Path, delay: fl
     raise AssertionError("no file was half written within a minute")
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.004, 0.016])
+@pytest.mark.parametrize(
+    "delay", [0.004, pytest.param(0.0, marks=pytest.mark.slow), pytest.param(0.016, marks=pytest.mark.slow)]
+)
 def test_a_kill_while_writing_leaves_a_whole_file(path, delay):
     with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
