@@ -36,7 +36,11 @@ def main(folder: Path, steps: int, cut_at: int) -> None:
             trainer.weigh(losses_of(trainer.model, x, y)).backward()
             if trainer.meter.steps == cut_at:
                 wait_for_the_cut(folder)
-            trainer.learn()
+            try:
+                trainer.learn()
+            except RuntimeError as error:
+                (folder / f"failed-{dist.get_rank()}").write_text(str(error))
+                raise
             trainer.optimizer.step()
             if trainer.meter.steps % 5 == 0:
                 dcp.save({"trainer": trainer}, checkpoint_id=saved)
