@@ -44,7 +44,8 @@ def spread(model: nn.Module, form: str) -> nn.Module:
     if form == "ddp":
         return DistributedDataParallel(model)
     world, groups = dist.get_world_size(), FORMS[form]
-    mesh = init_device_mesh("cpu", (groups, world // groups) if groups > 1 else (world,))
+    shape, names = ((groups, world // groups), ("replicate", "shard")) if groups > 1 else ((world,), ("shard",))
+    mesh = init_device_mesh("cpu", shape, mesh_dim_names=names)
     for module in list(model.modules()):
         if isinstance(module, nn.Linear):
             fully_shard(module, mesh=mesh)
@@ -97,7 +98,8 @@ def save_at(form: str, folder: str, steps: int, asynchronous: bool = False) -> d
     run = Run(form)
     run.train(steps)
     if asynchronous:
-        saving = dcp.async_save(run.state(), checkpoint_id=folder)
+        own_group = dist.new_group(backend="gloo")  # or its messages would be taken for those of training
+        saving = dcp.async_save(run.state(), checkpoint_id=folder, process_group=own_group)
         kept = run.result()
         run.train(steps + 3)  # goes on while it is written
         saving.result()
@@ -123,6 +125,9 @@ def in_one_process(steps: int) -> dict:
 
 
 def check_resumed(resumed: list[dict], saved: dict, expected: dict, at: int) -> None:
+    for rank in (saved, *resumed):
+        if isinstance(rank, Exception):
+            raise rank
     assert saved["draws"] == expected["draws"][:at]
     for rank in resumed:
         assert rank["loaded"] == saved["loader"]

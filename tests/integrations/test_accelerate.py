@@ -1,6 +1,8 @@
 """Accelerate: your loop with an AdaptiveLoader; the same numbers as an ordinary loop's."""
 
 import importlib.util
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -78,3 +80,14 @@ def test_preparing_the_loader_changes_nothing(runs):
     run = runs.Run()
     assert isinstance(run.loader, AdaptiveLoader)
     assert run.accelerator.prepare(run.loader) is run.loader
+
+
+def test_sharded_weights_that_it_would_save_are_refused():
+    from accelerate import DistributedType
+
+    from adamcb.integrations.accelerate import check_accelerator
+
+    loader = AdaptiveLoader(mlp(), train_set(), BATCH_SIZE, sharded=True)
+    two: Any = SimpleNamespace(distributed_type=DistributedType.MULTI_CPU, num_processes=2, _custom_objects=[loader])
+    with pytest.raises(ValueError, match=r"Accelerate saves one state, .* `dcp.save\("):
+        check_accelerator(two)

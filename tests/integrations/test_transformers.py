@@ -118,12 +118,19 @@ def test_the_model_is_left_as_it_was_and_evaluates_as_ever(runs, tmp_path):
         ({"train_sampling_strategy": "group_by_length"}, ValueError, "`train_sampling_strategy` must be 'random'"),
         ({"samples": [{"input_ids": torch.zeros(4).long()}] * 104}, ValueError, "A batch must have `labels`"),
         ({"choosing": {"scores": "all"}}, ValueError, "`scores` must be one of"),
-        ({"choosing": {"sharded": True}}, TypeError, "unexpected keyword argument 'sharded'"),
     ],
 )
 def test_what_would_break_it_is_refused(runs, tmp_path, options, error, message):
     with pytest.raises(error, match=message):
         runs.fit(str(tmp_path), runs.gpt(), **options)
+
+
+def test_sharded_weights_are_for_one_process(runs, tmp_path, monkeypatch):
+    from transformers import TrainingArguments
+
+    monkeypatch.setattr(TrainingArguments, "world_size", property(lambda self: 2))
+    with pytest.raises(ValueError, match=r"Transformers saves one state, .* `dcp.save\("):
+        runs.fit(str(tmp_path), runs.gpt(), choosing={"sharded": True})
 
 
 def test_an_unknown_loss_is_refused(runs, tmp_path):

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 
-def refuse_sharded(options: Mapping[str, Any], num_ranks: int, framework: str) -> None:
+def refuse_sharded(sharded: Any, num_ranks: int, framework: str) -> None:
     """Raise if every rank is to hold weights of its own, of which the framework would save those of rank 0 alone.
 
     Args:
-        options: What is passed on to `AdaptiveLoader`.
+        sharded: What `AdaptiveLoader` is given.
         num_ranks: How many ranks train together.
         framework: Who saves, for the message.
     """
-    if num_ranks > 1 and options.get("sharded"):
+    if num_ranks > 1 and sharded is not False:
         raise ValueError(
-            f"`sharded` must be False with several ranks, got sharded=True with {num_ranks}: every rank would hold the "
-            f"weights of its own samples, and {framework} saves one state, that of rank 0, from which the others could "
-            "not go on. Use AdamCB in a loop of your own, whose `save` writes all shards."
+            f"`sharded` must be False with several ranks, got sharded={sharded} with {num_ranks}: every rank would "
+            f"hold the weights of its own samples, and {framework} saves one state, that of rank 0, from which the "
+            "others could not go on. Use AdamCB in a loop of your own, and save by torch.distributed.checkpoint: "
+            '`dcp.save({"trainer": trainer}, checkpoint_id=folder)`.'
         )

@@ -10,7 +10,7 @@
             optimizer.zero_grad()
 
 `accelerator.prepare` leaves an `AdaptiveLoader` as it is: it shares out its batches itself. For checkpoints,
-`accelerator.register_for_checkpointing(loader)`.
+`accelerator.register_for_checkpointing(loader)`, before the check; with `sharded`, torch.distributed.checkpoint.
 """
 
 from __future__ import annotations
@@ -20,6 +20,9 @@ from typing import Any
 import torch.distributed as dist
 
 from adamcb.integrations._missing import missing
+from adamcb.integrations._sharded import refuse_sharded
+from adamcb.selection import Strata
+from adamcb.training import AdaptiveLoader
 
 try:
     from accelerate import Accelerator, DistributedType
@@ -33,8 +36,8 @@ def check_accelerator(accelerator: Accelerator) -> None:
     """Raise for what would bias the gradient, or make training depend on the number of processes.
 
     Raises:
-        ValueError: If Accelerate does not know of the other processes, or has prepared a learning-rate scheduler that
-            it would step once for every process.
+        ValueError: If Accelerate does not know of the other processes, has prepared a learning-rate scheduler that it
+            would step once for every process, or is to save a loader with sharded weights.
         NotImplementedError: If the model is not whole in every process.
 
     Example:
@@ -45,6 +48,9 @@ def check_accelerator(accelerator: Accelerator) -> None:
     kind = accelerator.distributed_type
     if kind is not DistributedType.NO and not kind.value.startswith("MULTI_"):
         raise NotImplementedError(f"The model must be whole in every process, got distributed_type={kind.value}.")
+    for kept in accelerator._custom_objects:
+        if isinstance(kept, AdaptiveLoader):
+            refuse_sharded(isinstance(kept.selection, Strata), accelerator.num_processes, "Accelerate")
     ranks = dist.get_world_size() if dist.is_available() and dist.is_initialized() else 1
     if ranks != accelerator.num_processes:
         raise ValueError(

@@ -121,7 +121,7 @@ class AdamCBCallback(Callback):
         """Refuse settings under which batches would not be what was drawn."""
         if stage == "fit":
             _check_settings(trainer)
-            refuse_sharded(self._options, trainer.world_size, "Lightning")
+            refuse_sharded(self._options.get("sharded", False), trainer.world_size, "Lightning")
 
     def on_fit_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Attach to the model, which is on its device now, and take over what a checkpoint holds."""

@@ -19,6 +19,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from adamcb.data import SelectedBatch
 from adamcb.integrations._missing import missing
+from adamcb.integrations._sharded import refuse_sharded
 from adamcb.integrations._stream import BatchStream
 from adamcb.integrations._text_losses import KINDS, count_items, sample_losses
 from adamcb.selection import Selection
@@ -74,6 +75,7 @@ class AdamCBMixin(_Trainer):
         items_per_sample: How many predictions (tokens) a sample has on average. None: counted in up to 1,000 samples. A
             wrong number scales the loss, no more.
         feedback_delay: As in `AdaptiveLoader`.
+        sharded: As in `AdaptiveLoader`, in one process; several are refused, because the Trainer saves one state.
 
     Example:
         >>> class MyTrainer(AdamCBMixin, Seq2SeqTrainer):
@@ -88,11 +90,14 @@ class AdamCBMixin(_Trainer):
         scores: Any = None,
         items_per_sample: float | None = None,
         feedback_delay: int | None = None,
+        sharded: bool | int = False,
         compute_loss_func: Callable[..., Tensor] | None = None,
         **options: Any,
     ) -> None:
         super().__init__(*args, **options)
+        refuse_sharded(sharded, self.args.world_size, "Transformers")
         choosing = {"selection": selection, "min_batch_size": min_batch_size, "feedback_delay": feedback_delay}
+        choosing["sharded"] = sharded
         self._choosing = choosing if scores is None else {**choosing, "scores": scores}
         self._sample_loss_func = compute_loss_func
         self.items_per_sample = items_per_sample
