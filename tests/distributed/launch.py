@@ -49,7 +49,7 @@ def launch_as_torchrun(world_size: int, function: Callable[..., Any], *args: Any
 
     As under torchrun, no rank has the store, and nobody guesses a port that is free.
     """
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)  # pyright: ignore[reportPrivateImportUsage]
     return _launch(world_size, _be_process, store.port, function, args)
 
 

@@ -75,8 +75,9 @@ def test_a_batch_that_is_not_measured_still_has_its_loss_checked():
 def test_a_batch_that_is_not_measured_tells_nothing_of_a_scaled_loss(scaled):
     """Whether to look for overflows is known from the last batch that was measured."""
     draw, feedback = QueueBandit(N, K).draw(), FeedbackQueue()
-    feedback.send(draw, torch.ones(K), scaled=torch.tensor(scaled))
-    feedback.send(draw, None, losses=torch.ones(K))
+    arrived = torch.from_numpy(draw.loss_weights.copy()) * (1024.0 if scaled else 1.0)
+    feedback.send(draw, measured=torch.ones(K), arrived=arrived)
+    feedback.send(draw, measured=None, losses=torch.ones(K))
     for _ in range(2):
         assert feedback.due(0) is not None
         assert feedback.is_scaled == scaled
