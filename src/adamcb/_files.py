@@ -158,6 +158,11 @@ def json_content(data: bytes) -> dict[str, Any]:
     return content
 
 
+def has_json_digest(data: bytes) -> bool:
+    """Tell whether JSON begins with a digest, right or wrong."""
+    return _JSON_HEAD.match(data) is not None
+
+
 def digest_of(path: Path) -> str:
     """Return the SHA-256 digest of a file."""
     with path.open("rb") as file:

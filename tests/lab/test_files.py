@@ -9,7 +9,7 @@ import pytest
 from adamcb._files import DRAFT
 from adamcb.lab.errors import LabError
 from adamcb.lab.output.report._read import read_folder
-from adamcb.lab.results import read_arrays, read_csv, read_json, write_arrays, write_csv, write_json
+from adamcb.lab.results import append_csv, read_arrays, read_csv, read_json, write_arrays, write_csv, write_json
 from adamcb.lab.results.files import SUMS
 
 CONTENT = {"name": "run", "rows": [{"loss": 0.1, "epoch": 3}, {"loss": 1e-300, "epoch": 4}]}
@@ -81,6 +81,36 @@ def test_a_table_that_was_being_replaced_is_good_at_every_moment(tmp_path, monke
         seen.add(read_csv(tmp_path / "results.csv")[0]["method"])
     assert seen == {"old", "new2", "new3"}
     assert not list(tmp_path.glob(f"{DRAFT}*"))
+
+
+@pytest.mark.parametrize("left", [None, ""])
+def test_a_list_of_digests_that_was_removed_is_missed(tmp_path, left):
+    write_all(tmp_path)
+    write_json(tmp_path / "config.json", {"methods": ["adam"]})
+    read_csv(tmp_path / "results.csv")
+    (tmp_path / SUMS).unlink()
+    if left is not None:
+        (tmp_path / SUMS).write_text(left)
+    with pytest.raises(LabError, match="SHA256SUMS is damaged, or was removed: it must list results.csv"):
+        read_csv(tmp_path / "results.csv")
+    (tmp_path / "config.json").write_text('{"methods": ["adam"]}')  # somebody else's, who has no digests
+    assert read_csv(tmp_path / "results.csv") == ROWS
+
+
+def test_rows_are_appended_with_their_digest(tmp_path):
+    table = tmp_path / "rows.csv"
+    for number, row in enumerate(ROWS):
+        append_csv(table, tuple(row), row)
+        assert read_csv(table) == ROWS[: number + 1]
+    other = table.read_text().replace("adam", "madam", 1)
+    table.write_text(other)
+    for action in (lambda: read_csv(table), lambda: append_csv(table, tuple(ROWS[0]), ROWS[0])):
+        with pytest.raises(LabError, match="rows.csv is damaged"):
+            action()
+    assert table.read_text() == other
+    (tmp_path / SUMS).unlink()  # no digest yet, as of files that others wrote: the next row brings it
+    append_csv(table, tuple(ROWS[0]), ROWS[0])
+    assert (tmp_path / SUMS).read_text().endswith("  rows.csv\n")
 
 
 def test_an_older_folder_is_refused_with_the_reason(tmp_path):

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import csv
 import functools
-import io
 import multiprocessing
 import os
 import signal
@@ -27,7 +25,7 @@ from rich.console import Console
 from adamcb.lab.commands.time_to_loss import TASKS as CLEAN_TASKS
 from adamcb.lab.errors import LabError, describe
 from adamcb.lab.experiment import Experiment
-from adamcb.lab.results import Row, read_csv
+from adamcb.lab.results import Row, append_csv, read_csv
 from adamcb.lab.results.budget import HELD_OUT, LEARNING_RATES, SAME_AS_ADAM, best_lrs, tuned_as
 from adamcb.lab.runs.budget import LABELS, run_budget
 from adamcb.lab.signals import raising
@@ -116,17 +114,9 @@ class RowFile:
         self.rows: list[Row] = read_csv(path) if path.is_file() else []
 
     def append(self, row: Row) -> None:
-        """Add a row, in one write: a crash leaves no half of it behind rows that are whole."""
-        text = io.StringIO()
-        writer = csv.DictWriter(text, COLUMNS, extrasaction="ignore", lineterminator="\n")
+        """Add a row."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        if not self.path.is_file():
-            writer.writeheader()
-        writer.writerow(row)
-        with self.path.open("a", encoding="utf-8") as file:
-            file.write(text.getvalue())
-            file.flush()
-            os.fsync(file.fileno())
+        append_csv(self.path, COLUMNS, row)
         self.rows.append(row)
 
 

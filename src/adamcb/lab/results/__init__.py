@@ -2,6 +2,7 @@
 
 from adamcb.lab.results.columns import Measure, Row, measures_of, result_columns
 from adamcb.lab.results.files import (
+    append_csv,
     check_csv,
     read_arrays,
     read_csv,
@@ -19,6 +20,7 @@ __all__ = [
     "Measure",
     "ResultFolder",
     "Row",
+    "append_csv",
     "check_csv",
     "measures_of",
     "read_arrays",

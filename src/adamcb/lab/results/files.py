@@ -17,7 +17,17 @@ from typing import Any, cast
 
 import numpy as np
 
-from adamcb._files import check_archive, digest_of, json_bytes, json_content, new_save_id, seal_archive, whole_file
+from adamcb._files import (
+    check_archive,
+    digest_of,
+    folder_lock,
+    has_json_digest,
+    json_bytes,
+    json_content,
+    new_save_id,
+    seal_archive,
+    whole_file,
+)
 from adamcb.lab.errors import LabError
 from adamcb.lab.results.columns import COUNTS, NAMES, Row
 
@@ -46,14 +56,34 @@ def write_arrays(path: Path, **arrays: np.ndarray) -> None:
 
 def write_csv(path: Path, columns: Sequence[str], rows: Iterable[Row]) -> None:
     """Write rows whole or not at all; None becomes an empty cell. Numbers are read back exactly."""
+    _write_with_sum(path, _csv_text(columns, rows, header=True))
+
+
+def append_csv(path: Path, columns: Sequence[str], row: Row) -> None:
+    """Add a row to a CSV file, which may not be there yet. Processes that add to one file take turns."""
+    with folder_lock(path):
+        before = ""
+        if path.is_file():
+            check_csv(path)
+            before = path.read_text(encoding="utf-8")
+        _write_with_sum(path, before + _csv_text(columns, [row], header=not before))
+
+
+def _csv_text(columns: Sequence[str], rows: Iterable[Row], *, header: bool) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, extrasaction="ignore", lineterminator="\n")
-    writer.writeheader()
+    if header:
+        writer.writeheader()
     writer.writerows(rows)
-    new, known = hashlib.sha256(text.getvalue().encode()).hexdigest(), _read_sums(path.parent)
-    # Stopped at any moment, the folder has the digest of the file that is there.
-    _write_sums(path.parent, {**known, path.name: [*known.get(path.name, []), new]})
-    write_text(path, text.getvalue())
+    return text.getvalue()
+
+
+def _write_with_sum(path: Path, text: str) -> None:
+    new, known = hashlib.sha256(text.encode()).hexdigest(), _read_sums(path.parent)
+    # Stopped at any moment, the folder has the digest of the file that is there. One without a digest is adopted.
+    old = known.get(path.name, [digest_of(path)] if path.is_file() else [])
+    _write_sums(path.parent, {**known, path.name: [*old, new]})
+    write_text(path, text)
     _write_sums(path.parent, {**known, path.name: [new]})
 
 
@@ -77,13 +107,21 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def check_csv(path: Path) -> None:
-    """Raise `LabError` if the folder has digests, and that of a CSV file is another one."""
+    """Raise `LabError` if the digest of a CSV file is another one, or is missing in a folder that we wrote."""
     known = _read_sums(path.parent)
+    if path.name not in known and _is_ours(path.parent):
+        raise LabError(f"{path.parent / SUMS} is damaged, or was removed: it must list {path.name}.")
     lost = [name for name in known if not (path.parent / name).is_file()]
     if lost:
         raise LabError(f"{path.parent / SUMS} is damaged, or {lost[0]} was removed: it is listed, and not there.")
     if path.name in known and digest_of(path) not in known[path.name]:
         raise LabError(f"{path} is damaged: its content is not what was written, the SHA-256 digest differs.")
+
+
+def _is_ours(folder: Path) -> bool:
+    """Tell whether a folder's configuration begins with a digest. Somebody else's tables need none."""
+    config = folder / "config.json"
+    return config.is_file() and has_json_digest(config.read_bytes())
 
 
 def _read_sums(folder: Path) -> dict[str, list[str]]:
