@@ -203,3 +203,98 @@ def test_create_graph_goes_through_a_chain():
         assert all(grad.requires_grad for grad in grads)
         assert not result.requires_grad
         torch.testing.assert_close(result, norms_one_by_one(model, inputs), rtol=1e-10, atol=0.0)
+
+
+def images_chain(*, groups: int = 1) -> nn.Sequential:
+    layers = (nn.Conv2d(2, 4, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Conv2d(4, 6, 2, stride=2, groups=groups))
+    rest = (nn.Tanh(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(24, 5), nn.ReLU(), nn.Linear(5, 3))
+    return randomize(nn.Sequential(*layers, *rest).double())
+
+
+@pytest.fixture
+def untraced(monkeypatch):
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise AssertionError("this model should not be traced")
+
+    monkeypatch.setattr("adamcb.gradnorm._watch.Tracer", refuse)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("size", [1, 5])
+@pytest.mark.usefixtures("untraced")
+def test_chain_of_convolutions(size, groups):
+    check(images_chain(groups=groups), numbers(size, 2, 8, 8), norms_one_by_one)
+
+
+@pytest.mark.parametrize("frozen", [("0.weight",), ("0.bias",), ("3.weight", "3.bias"), ("3.weight",), ("7.weight",)])
+@pytest.mark.usefixtures("untraced")
+def test_frozen_parameters_of_a_chain_of_convolutions_do_not_count(frozen):
+    model = images_chain()
+    for name in frozen:
+        model.get_parameter(name).requires_grad_(False)
+    check(model, numbers(5, 2, 8, 8), norms_one_by_one)
+
+
+@pytest.mark.usefixtures("untraced")
+def test_odd_convolutions_in_a_chain():
+    layers = (nn.Conv2d(2, 3, (1, 3), padding="same"), nn.SiLU(), nn.Conv2d(3, 3, 3, dilation=2, bias=False))
+    check(randomize(nn.Sequential(*layers).double()), numbers(4, 2, 7, 6), norms_one_by_one)
+
+
+class Traced(Exception):
+    """Raised in place of tracing."""
+
+
+@pytest.mark.parametrize(
+    "layers",
+    [
+        lambda: (nn.Conv2d(2, 4, 3), nn.ReLU(), nn.Linear(6, 3)),
+        lambda: (nn.Conv2d(2, 4, 3, padding=1, padding_mode="circular"), nn.Flatten(), nn.Linear(256, 3)),
+        lambda: (nn.Linear(8, 8), nn.Conv2d(2, 4, 3)),
+        lambda: (nn.ReLU(), nn.Conv2d(2, 4, 3)),
+        lambda: (nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4)),
+    ],
+    ids=["not flattened", "circular", "dense first", "activation first", "norm layer"],
+)
+def test_what_is_no_chain_of_convolutions_is_traced(layers, monkeypatch):
+    def refuse(*args: Any, **kwargs: Any) -> None:
+        raise Traced
+
+    monkeypatch.setattr("adamcb.gradnorm._watch.Tracer", refuse)
+    model = nn.Sequential(*layers()).double()
+    with PerSampleNorms(model), pytest.raises(Traced):
+        model(numbers(4, 2, 8, 8))
+
+
+def test_large_convolutions_are_traced_from_the_second_pass(monkeypatch):
+    monkeypatch.setattr("adamcb.gradnorm._sequential._FEW_PRODUCTS", 100)
+    model, inputs = images_chain(), numbers(5, 2, 8, 8)
+    with PerSampleNorms(model) as norms:
+        first = taken(norms, model, inputs)
+
+        def refuse(*args: Any, **kwargs: Any) -> None:
+            raise Traced
+
+        with monkeypatch.context() as patch:
+            patch.setattr("adamcb.gradnorm._watch.Tracer", refuse)
+            with pytest.raises(Traced):
+                model(inputs)
+        norms.clear()
+        torch.testing.assert_close(taken(norms, model, inputs), first, rtol=1e-10, atol=0.0)
+
+
+def test_broken_shortcut_for_convolutions_is_found_out(monkeypatch):
+    from adamcb.gradnorm import _compat
+
+    sound = _compat.saved_convolution
+
+    def broken(node: Any) -> Any:
+        inputs, *rest = sound(node)
+        return inputs.roll(1, 0), *rest
+
+    monkeypatch.setattr(_compat, "saved_convolution", broken)
+    model = images_chain()
+    with PerSampleNorms(model) as norms:
+        wave(model(numbers(5, 2, 8, 8)), torch.arange(5)).sum().backward()
+        with pytest.raises(RuntimeError, match="`3.weight`.*its parts do not sum to its gradient"):
+            norms.take()

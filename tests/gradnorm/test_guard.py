@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from adamcb.gradnorm import PerSampleNorms, register_rule
+from adamcb.gradnorm import Dense, PerSampleNorms, Use, register_rule
 from adamcb.gradnorm._guard import Schedule
 from adamcb.gradnorm._table import OPERATIONS
 from tests.gradnorm.checking import randomize
@@ -82,6 +82,110 @@ def test_broken_rule_is_found_out(name, operation, monkeypatch):
         backward(model, numbers(K, 3, 6))
         with pytest.raises(RuntimeError, match=f"not what autograd computed.*`{RULES[operation]}"):
             norms.take()
+
+
+def exchange(uses: list) -> list:
+    """Give two samples each other's part, both factors of it: the sum over the samples stays the same."""
+    for use in uses:
+        use.part = lambda grad, *saved, part=use.part: Exchanged(part(grad, *saved))
+    return uses
+
+
+class Exchanged(Dense):
+    """The K gradients of a part, those of two samples exchanged."""
+
+    def __init__(self, part: Any) -> None:
+        gradients = part.dense()
+        super().__init__(gradients[[1, 0, *range(2, len(gradients))]])
+
+
+def exchanging(operation: str) -> Any:
+    sound: Any = OPERATIONS[operation].rule
+
+    def broken(call: Any, *args: Any, **kwargs: Any) -> Any:
+        uses = sound(call, *args, **kwargs)
+        uses[0].bias = None  # `drop` has seen to the bias
+        return exchange(uses[:1]) + [_bias(call, args[2]) for _ in uses[:1] if operation == "linear"] + uses[1:]
+
+    return OPERATIONS[operation]._replace(rule=broken)
+
+
+def _bias(call: Any, bias: Any) -> Use:
+    return Use(bias, lambda grad: Dense(call.rows(grad).sum(1)))
+
+
+@pytest.mark.parametrize("operation", RULES)
+def test_exchanged_samples_are_found_out(operation, monkeypatch):
+    model = randomize(Network().double())
+    monkeypatch.setitem(OPERATIONS, operation, exchanging(operation))
+    with PerSampleNorms(model) as norms:
+        backward(model, numbers(K, 3, 6))
+        with pytest.raises(RuntimeError, match="its parts belong to other samples than they are taken for"):
+            norms.take()
+
+
+def test_exchanged_samples_are_found_out_in_one_of_several_passes(monkeypatch):
+    model, inputs = randomize(Network().double()), numbers(K, 3, 6)
+    with PerSampleNorms(model) as norms:
+        first = wave(model(inputs), torch.arange(K)).sum()
+        monkeypatch.setitem(OPERATIONS, "embedding", exchanging("embedding"))
+        (first + wave(model(0.5 * inputs), torch.arange(K)).sum()).backward()
+        with pytest.raises(RuntimeError, match="`table.weight`.*belong to other samples"):
+            norms.take()
+
+
+def test_weighing_leaves_gradients_and_random_numbers_alone():
+    model, plain, inputs = *(randomize(Network().double()) for _ in range(2)), numbers(K, 3, 6)
+    with PerSampleNorms(model) as norms:
+        for _ in range(2):
+            torch.manual_seed(3)
+            wave(nn.functional.dropout(model(inputs)), torch.arange(K)).sum().backward()
+            after = torch.rand(())
+            norms.take()
+            torch.manual_seed(3)
+            wave(nn.functional.dropout(plain(inputs)), torch.arange(K)).sum().backward()
+            assert torch.equal(after, torch.rand(()))
+    for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(mine.grad, theirs.grad)  # type: ignore[arg-type]
+
+
+class Tied(nn.Module):
+    """BatchNorm without parameters between dense layers: gradients of one sample flow to the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(6, 5), nn.BatchNorm1d(5, affine=False), nn.Linear(5, 2)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.last(torch.tanh(self.norm(self.first(inputs))))
+
+
+class Aside(Network):
+    """Returns its result, and leaves something aside that the loss uses too."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.aside = self.twice(inputs)
+        return super().forward(inputs)
+
+
+def _clamped(module: nn.Module, args: tuple, out: Tensor) -> None:
+    out.register_hook(lambda grad: grad.clamp(-0.1, 0.1))
+
+
+def test_weighing_accuses_nobody_who_is_sound():
+    tied, inputs = randomize(Tied().double()), numbers(K, 6)
+    with PerSampleNorms(tied, check="always") as norms:
+        backward(tied, inputs)
+        norms.take()
+    aside, inputs = randomize(Aside().double()), numbers(K, 3, 6)
+    with PerSampleNorms(aside, check="always") as norms:
+        (wave(aside(inputs), torch.arange(K)).sum() + (aside.aside**2).sum()).backward()
+        norms.take()
+    network = randomize(Network().double())
+    network.norm.register_forward_hook(_clamped)
+    with PerSampleNorms(network, check="always") as norms:
+        backward(network, inputs)
+        norms.take()
 
 
 def test_broken_shortcut_is_found_out(monkeypatch):

@@ -81,7 +81,23 @@ def saved_inputs(node: Any, edges: int) -> Tensor:
     return (node._saved_mat1 if edges == 3 else node._saved_self).detach()
 
 
-READS_GRAPH = hasattr(torch.zeros(1, 1, requires_grad=True).mm(torch.zeros(1, 1)).grad_fn, "_saved_mat2")
+def is_convolution(node: Any) -> bool:
+    """Tell whether a node of the graph belongs to a convolution; its inputs are the images, the weight and the bias."""
+    return type(node).__name__ == "ConvolutionBackward0"
+
+
+def saved_convolution(node: Any) -> tuple[Tensor, tuple[tuple[int, ...], ...], int]:
+    """Return the inputs that the node of a convolution keeps; its stride, padding and dilation; and its groups."""
+    return (
+        node._saved_input.detach(),
+        (node._saved_stride, node._saved_padding, node._saved_dilation),
+        node._saved_groups,
+    )
+
+
+READS_GRAPH = hasattr(torch.zeros(1, 1, requires_grad=True).mm(torch.zeros(1, 1)).grad_fn, "_saved_mat2") and hasattr(
+    torch.conv1d(torch.zeros(1, 1, 1), torch.zeros(1, 1, 1, requires_grad=True)).grad_fn, "_saved_stride"
+)
 """Whether nodes show what they saved."""
 
 

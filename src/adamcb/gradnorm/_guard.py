@@ -4,6 +4,11 @@ In a checked pass autograd computes every gradient itself. Each parameter has on
 Σⱼ⟨partⱼ, r⟩ must be ⟨gradient, r⟩. A part that is lost, counted twice, or made of two samples' factors shows; so does a
 parameter that got a gradient and was never measured. Only what this backward pass adds is compared, so it does not
 matter what `param.grad` held before, nor what happens to it later.
+
+Two samples that are exchanged as a whole leave that sum as it is. So in the first checks the gradient of the model's
+result goes backward twice more, with a random weight wⱼ for each sample, and with 1 − wⱼ. Σⱼ wⱼ⟨partⱼ, r⟩ must be what
+the first of the two brings. This is judged where both together bring what the losses' own pass did: where all
+gradients come through the result, and no hook on the way does more than scale them.
 """
 
 from __future__ import annotations
@@ -12,7 +17,7 @@ import contextlib
 import functools
 import math
 import weakref
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -21,6 +26,7 @@ from torch.nn import Parameter
 
 from adamcb._seeds import derived_seed
 from adamcb.gradnorm import _compat
+from adamcb.gradnorm._batch import Batch
 from adamcb.gradnorm._parts import Direction, Part, accurate, contract, without_autocast
 
 # How far parts and gradients may be apart, relative to their size: rounding, with room to spare.
@@ -58,6 +64,10 @@ class Schedule:
         affordable = self._checks < 3 + self._passes // 100
         return self._failed or self._checks < 3 or (new and affordable) or self._passes - self._last >= 500
 
+    def weighs(self) -> bool:
+        """Tell whether the check that begins now looks for exchanged samples: the first three, and after a failure."""
+        return self._check == "always" or self._failed or self._checks < 3
+
     def report(self, *, failed: bool) -> None:
         """Note how a check went."""
         self._checks += 1
@@ -69,16 +79,20 @@ class Guard:
 
     Args:
         coarse: Whether gradients are rounded to half precision.
+        weighs: Whether samples that were exchanged are looked for.
     """
 
-    def __init__(self, *, coarse: bool = False) -> None:
-        self._coarse = coarse
+    def __init__(self, *, coarse: bool = False, weighs: bool = False) -> None:
+        self._coarse, self._weighs = coarse, weighs
         self._watched: dict[int, _Watched] = {}
+        self._results: dict[int, tuple[Any, Batch]] = {}
+        self._passes = self._weighed = 0
 
     def watch(self, leaves: Sequence[Parameter], operation: str | None = None) -> None:
         """Wait for the gradients of these parameters, which an operation uses."""
         for leaf in leaves:
             watched = self._watched.get(id(leaf))
+            self._weighs &= type(leaf) is Parameter  # what is spread over ranks goes backward on all of them at once
             if watched is None:
                 watched = self._watched[id(leaf)] = _Watched(leaf, len(self._watched))
             if operation is not None:
@@ -90,6 +104,54 @@ class Guard:
         if watched is not None:
             watched.measure(part)
 
+    def give_up_weighing(self) -> None:
+        """Do not look for exchanged samples: they depend on one another, or the pass cannot go backward again."""
+        self._weighs = False
+
+    def expect(self, results: Sequence[tuple[Tensor, Any]], quiet: Callable[[], Any]) -> None:
+        """Weigh a forward pass when its gradient arrives; not if the model returns more than one tensor, or a mean.
+
+        Args:
+            results: What the model returned that wants a gradient, and where the samples are in it.
+            quiet: Makes a context in which nothing that arrives is measured.
+        """
+        self._passes += 1
+        if not self._weighs or len(results) != 1 or not isinstance(results[0][1], Batch):
+            return self.give_up_weighing()
+        result, batch = results[0]
+        node: Any = result.grad_fn
+        if node is None:
+            return self.give_up_weighing()
+        self._results[self._passes] = torch.autograd.graph.GradientEdge(node, result.output_nr), batch
+        node.register_prehook(functools.partial(_weigh, weakref.ref(self), self._passes, quiet))
+
+    def weigh(self, number: int, quiet: Callable[[], Any], grads: tuple[Tensor | None, ...]) -> None:
+        """Let the gradient of a result go backward twice more. The node at which it arrived runs again in there."""
+        if number not in self._results:
+            return
+        edge, batch = self._results.pop(number)
+        grad = grads[edge.output_nr]
+        if grad is None or torch.is_grad_enabled() or not self._weighs:
+            return
+        owner = batch.owner(grad.shape[batch.dim]).to(grad.device)
+        if (owner < 0).any():
+            return
+        shape = [1] * grad.dim()
+        shape[batch.dim] = -1
+        weights = _weights(batch.size).to(grad)[owner].view(shape)
+        leaves: Any = [watched.leaf for watched in self._watched.values()]
+        with quiet(), unheard():
+            try:
+                weighed, others = (
+                    torch.autograd.grad(edge, leaves, share * grad, retain_graph=True, allow_unused=True)
+                    for share in (weights, 1 - weights)
+                )
+            except RuntimeError:  # on the way is something that runs once only
+                return self.give_up_weighing()
+        self._weighed += 1
+        for watched, *gradients in zip(self._watched.values(), weighed, others, strict=True):
+            watched.arrive_again(*gradients)
+
     def verdict(self, names: Any) -> tuple[bool, str | None]:
         """Return whether there was something to compare, and what is wrong."""
         arrived = [watched for watched in self._watched.values() if watched.arrived]
@@ -97,6 +159,9 @@ class Guard:
         if not arrived or not math.isfinite(whole):  # no backward pass, or one that overflowed
             return False, None
         wrong = [watched for watched in arrived if not watched.agrees(whole, self._coarse)]
+        if not wrong and self._weighs and self._weighed == self._passes:
+            explained = all(watched.comes_from_results(whole, self._coarse) for watched in arrived)
+            wrong = [each for each in arrived if explained and not each.keeps_samples(whole, self._coarse)]
         if not wrong:
             return True, None
         found = "; ".join(f"{names([watched.leaf])} {watched.finding()}" for watched in wrong[:3])
@@ -104,7 +169,8 @@ class Guard:
         return True, f"what was measured is not what autograd computed. {found}{more}. {_ADVICE}"
 
     def close(self) -> None:
-        """Take the hooks off the parameters."""
+        """Take the hooks off the parameters, and let go of results."""
+        self._results.clear()
         for watched in self._watched.values():
             watched.handle.remove()
 
@@ -119,6 +185,8 @@ class _Watched:
         self.norm, self._size = 0.0, 0.0
         self._coarse = False
         self._sum, self._parts = 0.0 + 0.0j, 0.0 + 0.0j
+        self._sum_again, self._weighed_sum, self._weighed_parts = 0.0 + 0.0j, 0.0 + 0.0j, 0.0 + 0.0j
+        self._exchanged = False
         self._direction = _direction(leaf, number)
         self.handle = leaf.register_hook(functools.partial(_arrive, weakref.ref(self)))
 
@@ -126,10 +194,20 @@ class _Watched:
         """Add up a gradient that autograd computed."""
         self._coarse |= _compat.autocasting()  # the backward pass itself runs under autocast
         with torch.no_grad(), without_autocast():
-            grad = accurate(grad.detach().to_dense() if grad.is_sparse else grad.detach())
+            grad = _plain(grad)
             self.arrived += 1
             self.norm += float(torch.linalg.vector_norm(grad))
             self._sum += complex(contract(grad.unsqueeze(0), self._direction)[0])
+
+    def arrive_again(self, weighed: Tensor | None, other: Tensor | None) -> None:
+        """Add up what the gradient of the model's result brings with weights, and with what is left of them."""
+        with torch.no_grad(), without_autocast():
+            sums = [
+                0.0 if grad is None else complex(contract(_plain(grad).unsqueeze(0), self._direction)[0])
+                for grad in (weighed, other)
+            ]
+            self._weighed_sum += sums[0]
+            self._sum_again += sum(sums)
 
     def measure(self, part: Part) -> None:
         """Add up a part."""
@@ -137,15 +215,28 @@ class _Watched:
             products = part.project(self._direction)
             self.measured += 1
             self._parts += complex(products.sum())
+            self._weighed_parts += complex((products * _weights(len(products)).to(products)).sum())
             self._size += float(products.abs().sum())
 
     def agrees(self, whole: float, coarse: bool) -> bool:
         """Tell whether both are the same, up to rounding; `whole` is the norm of the gradient of all parameters."""
+        return self._close(self._sum, self._parts, whole, coarse)
+
+    def comes_from_results(self, whole: float, coarse: bool) -> bool:
+        """Tell whether all of the gradient came through what the model returned, and shares of it add up."""
+        return self._close(self._sum, self._sum_again, whole, coarse)
+
+    def keeps_samples(self, whole: float, coarse: bool) -> bool:
+        """Tell whether the parts are those of the samples that they are taken for."""
+        self._exchanged = not self._close(self._weighed_sum, self._weighed_parts, whole, coarse)
+        return not self._exchanged
+
+    def _close(self, first: complex, second: complex, whole: float, coarse: bool) -> bool:
         tolerance = _COARSE if coarse or self._coarse else _TOLERANCES.get(self.leaf.dtype, _COARSE)
         if self.leaf.device.type != "cpu":
             tolerance = max(tolerance, 1e-2 if self.leaf.dtype == torch.float32 else tolerance)
         # What is small against the whole gradient is mostly rounding, and moves no norm.
-        return abs(self._sum - self._parts) <= tolerance * (self._size + self.norm + whole)
+        return abs(first - second) <= tolerance * (self._size + self.norm + whole)
 
     def finding(self) -> str:
         """Say what does not agree."""
@@ -153,7 +244,25 @@ class _Watched:
         if not self.measured:
             reason = f"although it was seen in {used}" if used else "because no operation was seen to use it"
             return f"got a gradient but was not measured, {reason}"
-        return f"(used in {used or 'no operation that was seen'}): its parts do not sum to its gradient"
+        seen = f"(used in {used or 'no operation that was seen'})"
+        return f"{seen}: its parts " + (
+            "belong to other samples than they are taken for" if self._exchanged else "do not sum to its gradient"
+        )
+
+
+def _plain(grad: Tensor) -> Tensor:
+    return accurate(grad.detach().to_dense() if grad.is_sparse else grad.detach())
+
+
+def _weights(size: int) -> Tensor:
+    """Return float[size]: a weight for each sample, between 0 and 1, always the same."""
+    return torch.rand(size, generator=torch.Generator().manual_seed(derived_seed(1, size)))
+
+
+def _weigh(guard: weakref.ref, number: int, quiet: Callable[[], Any], grads: tuple[Tensor | None, ...]) -> None:
+    mine = guard()
+    if mine is not None:
+        mine.weigh(number, quiet, grads)
 
 
 def _arrive(watched: weakref.ref, grad: Tensor | None) -> None:

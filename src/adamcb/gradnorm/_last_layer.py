@@ -71,7 +71,7 @@ class LastPass:
             if moved is None:
                 self.error = f"the size of the batch cannot be told from a gradient of shape {tuple(grad.shape)}."
                 return
-            # By dimensions: reshaping would copy a gradient whose numbers lie in another order, as token losses leave it.
+            # By dimensions: reshaping would copy a gradient that lies in another order, as losses of tokens leave it.
             moved = moved if moved.dim() > 1 else moved.unsqueeze(1)
             norms = vector_norm(accurate(moved), 2, tuple(range(1, moved.dim())))
         self._norms = norms.detach() if norms.requires_grad else norms  # create_graph=True

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol
 
@@ -183,7 +182,7 @@ class Outer:
         return self._ordered(product)
 
     def _ordered(self, product: Tensor) -> Tensor:
-        """Return [n, *shape] from [n, B, a, b]."""
+        """Return [n, *shape] from [n, B, a, b], or [1, *shape] from [B, a, b]."""
         if self.axes is not None:
             sizes, order = self.axes
             product = product.reshape(-1, *sizes).permute(0, *(1 + axis for axis in order))
@@ -217,9 +216,8 @@ class Outer:
 
         The gradients are formed once, a few samples at a time.
         """
-        blocks, rows, columns = self.left.shape[1], self.left.shape[3], self.right.shape[3]
         total, norms = form(self.left, self.right)
-        total = self._ordered(total.view(1, blocks, rows, columns))[0]
+        total = total.view(self.shape) if self.axes is None else self._ordered(total)[0]
         if not with_bias:
             return total, norms
         bias = self.left.sum((1, 2))
@@ -235,24 +233,29 @@ def form(left: Tensor, right: Tensor, *, summed: bool = True) -> tuple[Tensor, T
         summed: Whether the sum over the samples is wanted.
 
     Returns:
-        float[B·a·b], the sum over the samples or zeros, and float[K], the squared norms.
+        [B, a, b], the sum over the samples or zeros, and float[K], the squared norms.
     """
-    samples, blocks = left.shape[:2]
-    shape = (left.shape[3], right.shape[3])
-    size = blocks * math.prod(shape)
+    samples, blocks, _, rows = left.shape
+    columns = right.shape[3]
+    size = blocks * rows * columns
+    first, second = (side.squeeze(1) if blocks == 1 else side.flatten(0, 1) for side in (left, right))
+    if samples * size <= CHUNK and samples:  # in one piece, as in most layers: the fewest operations that will do
+        formed = torch.bmm(first.transpose(1, 2), second).view(samples, size)
+        total = formed.sum(0) if summed else left.new_zeros(size)
+        return total.view(blocks, rows, columns), torch.linalg.vector_norm(formed, dim=1).square_()
     step = max(1, min(samples, CHUNK // max(1, size)))
-    buffer = left.new_empty(step * blocks, *shape)
+    buffer = left.new_empty(step * blocks, rows, columns)
     norms, ones = left.new_empty(samples), left.new_ones(1, step)
     total = left.new_zeros(1, size) if not samples or not summed else left.new_empty(1, size)
-    for start in range(0, samples, step):
-        count = min(step, samples - start)
-        first, second = (side[start : start + count].flatten(0, 1) for side in (left, right))
-        torch.bmm(first.transpose(1, 2), second, out=buffer[: count * blocks])
+    pieces = zip(first.transpose(1, 2).split(step * blocks), second.split(step * blocks), strict=True)
+    for start, (one, other) in zip(range(0, samples, step), pieces, strict=False):
+        count = len(one) // blocks
+        torch.bmm(one, other, out=buffer[: len(one)])
         formed = buffer.view(step, size)[:count]
         torch.linalg.vector_norm(formed, dim=1, out=norms[start : start + count])
         if summed:
             total.addmm_(ones[:, :count], formed, beta=1 if start else 0)
-    return total[0], norms.square_()
+    return total.view(blocks, rows, columns), norms.square_()
 
 
 def _gram_norms(left: Tensor, right: Tensor, with_bias: bool) -> Tensor:

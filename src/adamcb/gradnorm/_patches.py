@@ -52,7 +52,7 @@ class Patches:
             step = max(1, CHUNK // (self.window.groups * math.prod(spaces[0]) ** 2))
             pieces = zip(inputs.split(step), grads.split(step), strict=True)
             return torch.cat([Patches(*piece, self.shape, self.window)._gram_norms() for piece in pieces])
-        return Patches(inputs, grads, self.shape, self.window).formed()[1]
+        return Patches(inputs, grads, self.shape, self.window).formed(summed=False)[1]
 
     def dense(self) -> Tensor:
         """Return float[K, ...]."""
@@ -78,10 +78,14 @@ class Patches:
         inputs, grads = self.inputs.flatten(0, 1), self.grads.flatten(0, 1)
         return _weight_gradient(inputs, grads, self.shape, self.window, self.window.groups)
 
-    def formed(self) -> tuple[Tensor, Tensor]:
-        """Return the batch gradient and float[K] from gradients formed once, a few samples at a time."""
+    def formed(self, *, summed: bool = True) -> tuple[Tensor, Tensor]:
+        """Return the batch gradient and float[K] from gradients formed once, a few samples at a time.
+
+        The former is left undefined if it is not wanted.
+        """
         if self.window.groups == 1 == self.inputs.shape[1] and len(self.inputs):
-            return _formed_products(self.inputs.squeeze(1), self.grads.squeeze(1), self.shape, self.window)
+            images, grads = self.inputs.squeeze(1), self.grads.squeeze(1)
+            return _formed_products(images, grads, self.shape, self.window, summed=summed)
         size = math.prod(self.shape)
         step = max(1, CHUNK // size)
         total, norms = self.grads.new_zeros(size), []
@@ -107,7 +111,7 @@ class Patches:
         bound = largest.clamp_(min=0).sqrt_().view(samples, -1).sum(1).square_()
 
         def formed(lost: Tensor) -> Tensor:
-            return Patches(self.inputs[lost], self.grads[lost], self.shape, window).formed()[1]
+            return Patches(self.inputs[lost], self.grads[lost], self.shape, window).formed(summed=False)[1]
 
         return where_lost(norms, bound, formed)
 
@@ -141,7 +145,9 @@ def _formed(inputs: Tensor, grads: Tensor, shape: Sequence[int], window: Window)
     return _weight_gradient(images, kernels, stacked, window, samples * window.groups).view(samples, -1)
 
 
-def _formed_products(inputs: Tensor, grads: Tensor, shape: Sequence[int], window: Window) -> tuple[Tensor, Tensor]:
+def _formed_products(
+    inputs: Tensor, grads: Tensor, shape: Sequence[int], window: Window, *, summed: bool
+) -> tuple[Tensor, Tensor]:
     """Return the batch gradient and float[K] of a convolution in one group: products of gradients and patches.
 
     Patches are copied a few samples at a time, and stay in the cache. What lies side by side in memory is a row of the
@@ -163,7 +169,8 @@ def _formed_products(inputs: Tensor, grads: Tensor, shape: Sequence[int], window
         torch.bmm(left[start : start + count], flat[:count], out=formed[:count])
         gradients = formed[:count].view(count, -1)
         torch.linalg.vector_norm(gradients, dim=1, out=norms[start : start + count])
-        total.addmm_(ones[:, :count], gradients, beta=1 if start else 0)
+        if summed:
+            total.addmm_(ones[:, :count], gradients, beta=1 if start else 0)
     ordered = total.view(shape) if first else total.view(rows, *shape[2:], shape[1]).movedim(-1, 1).contiguous()
     return ordered, norms.square_()
 

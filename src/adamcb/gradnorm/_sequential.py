@@ -1,14 +1,16 @@
-"""A shortcut for plain sequences of dense layers: nothing is traced, the graph is read after the forward pass.
+"""A shortcut for plain sequences of layers: nothing is traced, the graph is read after the forward pass.
 
-A small dense network takes a few milliseconds a step, and tracing every operation would take a tenth of that. Where the
+A small network takes a few milliseconds a step, and tracing every operation would take a good part of that. Where the
 types of the modules say what the forward pass does, autograd's graph holds all there is to know: each dense layer on
-vectors is one node, with its input saved in it.
+vectors is one node, with its input saved in it, and so is each convolution on images.
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,22 +19,28 @@ from torch.linalg import vector_norm
 
 from adamcb.gradnorm import _compat
 from adamcb.gradnorm._parts import Dense, Outer
+from adamcb.gradnorm._patches import Patches, Window
 from adamcb.gradnorm._record import SECOND_BACKWARD, Check, Finish, unavailable
 
 # A dense layer: its inputs, None if its matrix is frozen, and whether its bias trains.
 Layer = tuple[Tensor | None, bool]
+# A convolution: the shape of its weight, how the kernel moves, and as above.
+ConvolutionLayer = tuple[tuple[int, ...], Window, Tensor | None, bool]
 
 # Where the inputs of all layers hold fewer numbers than this, the layers wait for one another.
 _SMALL = 1 << 20
+# Convolutions with more products than this are traced: gradients that are formed then need not be computed twice.
+_FEW_PRODUCTS = 1 << 26
 # Exact types: a subclass, or a module under parametrization, may do anything.
 _ONE_INPUT = {
     *(nn.ReLU, nn.LeakyReLU, nn.ELU, nn.SELU, nn.CELU, nn.GELU, nn.SiLU, nn.Mish, nn.Tanh, nn.Sigmoid, nn.Softplus),
     *(nn.Hardtanh, nn.ReLU6, nn.LogSigmoid, nn.Tanhshrink, nn.Identity, nn.LogSoftmax, nn.Softmax),
 }
+_ON_IMAGES = {nn.Conv2d, nn.MaxPool2d, nn.AvgPool2d, nn.AdaptiveAvgPool2d}
 
 
 class Chain:
-    """Tells whether a model is a sequence of dense layers and activations, each used once; remembers the answer."""
+    """Tells whether a model is a sequence of known layers and activations, each used once; remembers the answer."""
 
     def __init__(self) -> None:
         self._modules: tuple = ()
@@ -42,6 +50,7 @@ class Chain:
         self._plain = False
         self._width = 0
         self._room = Room()
+        self._heavy: set[torch.Size] = set()
 
     def enter(
         self, model: nn.Module, args: tuple, kwargs: dict[str, Any], index: int, finish: Finish, check: Check
@@ -57,28 +66,48 @@ class Chain:
             self._parameters, self._plain = parameters, _is_plain(modules)
         if not self._plain or any(self._hooks) or _interfered() or not isinstance(inputs, Tensor):
             return None
-        if inputs.dim() != 2 and type(modules[0]) is not nn.Flatten:  # one vector for each sample, or soon to be
+        images = type(modules[0]) in _ON_IMAGES
+        if images and (inputs.dim() != 4 or inputs.shape in self._heavy):
+            return None
+        if not images and inputs.dim() != 2 and type(modules[0]) is not nn.Flatten:  # one vector for each sample
             return None
         small = inputs.size(0) * self._width < _SMALL
-        return ChainPass(index, finish, check, self._room, small=small)
+        heavy = functools.partial(self._heavy.add, inputs.shape)
+        return ChainPass(index, finish, check, self._room, heavy, small=small)
 
     def _look_at(self, modules: tuple) -> None:
         """Keep hold of what may change from one pass to the next, so that a look at it costs next to nothing."""
         present = [module for module in modules if module is not None]
         self._modules, self._plain = modules, _is_plain(modules)
         linears = [module for module in present if type(module) is nn.Linear]
-        self._tables = [_compat.parameter_table(module) for module in linears]
+        self._heavy.clear()
+        self._tables = [_compat.parameter_table(module) for module in present if type(module) in _WITH_PARAMETERS]
         self._hooks = [table for module in present for table in _compat.hook_tables(module)]
         self._width = sum(module.in_features for module in linears)
 
 
+_WITH_PARAMETERS = {nn.Linear, nn.Conv2d}
+
+
 def _is_plain(modules: Sequence[nn.Module | None]) -> bool:
-    linears = [module for module in modules if type(module) is nn.Linear]
+    layers = [module for module in modules if type(module) in _WITH_PARAMETERS]
     flattens = [module for module in modules if type(module) is nn.Flatten]
-    others = {type(module) for module in modules} - {nn.Linear, nn.Flatten}
-    parts = [id(part) for module in linears for part in (module, *module.parameters())]
+    others = {type(module) for module in modules} - _WITH_PARAMETERS - _ON_IMAGES - {nn.Flatten}
+    parts = [id(part) for module in layers for part in (module, *module.parameters())]  # type: ignore[union-attr]
     whole = all((module.start_dim, module.end_dim) == (1, -1) for module in flattens)
-    return bool(linears) and others <= _ONE_INPUT and len(set(parts)) == len(parts) and whole
+    return bool(layers) and others <= _ONE_INPUT and len(set(parts)) == len(parts) and whole and _in_order(modules)
+
+
+def _in_order(modules: Sequence[Any]) -> bool:
+    """Tell whether images, if there are any, come first and alone, and are flattened before dense layers see them."""
+    kinds = [type(module) for module in modules]
+    on_images = [place for place, kind in enumerate(kinds) if kind in _ON_IMAGES]
+    if not on_images:
+        return True
+    flattened = kinds.index(nn.Flatten) if nn.Flatten in kinds else len(kinds)
+    usual = all(module.padding_mode == "zeros" for module in modules if type(module) is nn.Conv2d)
+    single = not any(module.return_indices for module in modules if type(module) is nn.MaxPool2d)
+    return on_images[0] == 0 and on_images[-1] < flattened and nn.Linear not in kinds[:flattened] and usual and single
 
 
 def _interfered() -> bool:
@@ -97,25 +126,34 @@ class ChainPass:
         finish: Called with this record when the first gradient arrives.
         check: Holds the guard that compares parts with gradients.
         room: Buffers for the norms.
+        heavy: Called if the next pass like this one should be traced.
         small: Whether the layers wait for one another.
     """
 
-    def __init__(self, index: int, finish: Finish, check: Check, room: Room, *, small: bool) -> None:
+    def __init__(
+        self, index: int, finish: Finish, check: Check, room: Room, heavy: Callable[[], None], *, small: bool
+    ) -> None:
         self.index = index
-        self._room, self._small, self._check = room, small, check
+        self._room, self._small, self._check, self._heavy = room, small, check, heavy
+        self._products = 0
         self._leaves: list[tuple[Any, Any]] = []
         self.error: str | None = None
         self._finish: Finish | None = finish
-        self._layers: list[Layer] = []  # from the last to the first, as gradients arrive
+        self._layers: list[Layer | ConvolutionLayer] = []  # from the last to the first, as gradients arrive
         self._gradients: list[tuple[Tensor | None, ...]] = []
         self._total: Tensor | None = None
 
     def watch(self, output: Tensor) -> None:
-        """Wait for the gradients of all dense layers behind `output`."""
+        """Wait for the gradients of all layers behind `output`."""
         nodes: list[Any] = []
         node: Any = output.grad_fn
         while node is not None and (edges := node.next_functions):  # without edges: the input wants a gradient itself
             if len(edges) == 1:
+                node = edges[0][0]
+                continue
+            if _compat.is_convolution(node):
+                if self._add_convolution(node, edges):
+                    nodes.append(node)
                 node = edges[0][0]
                 continue
             # A bias, the input and the matrix; or the input and the matrix. The node of what is frozen is None.
@@ -136,6 +174,24 @@ class ChainPass:
                 node.register_prehook(self._settle_first if place == 1 else self._settle_next)
             else:
                 node.register_prehook(self._begin if place == 1 else self._gradients.append)
+
+    def _add_convolution(self, node: Any, edges: Sequence[Any]) -> bool:
+        """Note a convolution; tell whether something of it trains."""
+        weight, bias = (None if edge[0] is None else edge[0].variable for edge in edges[1:])
+        if weight is None and bias is None:
+            return False
+        shape, window, inputs = (), Window((), (), (), (), 1), None
+        if weight is not None:
+            inputs, (stride, padding, dilation), groups = _compat.saved_convolution(node)
+            shape, window = tuple(weight.shape), Window(tuple(weight.shape[2:]), stride, padding, dilation, groups)
+            pixels = inputs.numel() // inputs.shape[1]
+            self._products += pixels * weight.numel() // math.prod(window.stride)
+            if self._products > _FEW_PRODUCTS:
+                self._heavy()
+        self._layers.append((shape, window, inputs, bias is not None))
+        if self._check.guard is not None:
+            self._leaves.append((weight, bias))
+        return True
 
     def _begin(self, grads: tuple[Tensor | None, ...]) -> None:
         if self._finish is None:
@@ -165,18 +221,35 @@ class ChainPass:
         if layers and gradients[0][0] is not None:  # a gradient that is not defined leaves all behind it undefined
             if self._leaves:
                 self._compare(layers, gradients)
-            norms = self._room.norms(layers, gradients)
-            self._total = norms if self._total is None else torch.hypot(self._total, norms)
+            for norms in self._norms(layers, gradients):
+                self._total = norms if self._total is None else torch.hypot(self._total, norms)
         del self._layers[: len(layers)]
         gradients.clear()
 
-    def _compare(self, layers: list[Layer], gradients: list[tuple[Any, ...]]) -> None:
-        guard = self._check.guard
-        for (inputs, _), (grad,), (weight, bias) in zip(layers, gradients, self._leaves, strict=False):
-            if guard is not None and inputs is not None:
+    def _norms(self, layers: list[Any], gradients: list[tuple[Any, ...]]) -> Iterator[Tensor]:
+        """Yield the norms of all dense layers together, and those of each convolution."""
+        pairs = list(zip(layers, gradients, strict=False))
+        dense = [pair for pair in pairs if len(pair[0]) == 2]
+        if dense:
+            yield self._room.norms([layer for layer, _ in dense], [grads for _, grads in dense])
+        for (shape, window, inputs, bias), (grad,) in (pair for pair in pairs if len(pair[0]) == 4):
+            squares = [Dense(grad.sum((2, 3))).square_norms()] if bias else []
+            if inputs is not None:
+                squares.append(_patches(shape, window, inputs, grad).square_norms())
+            yield (squares[0] if len(squares) == 1 else squares[0].add_(squares[1])).sqrt_()
+
+    def _compare(self, layers: list[Any], gradients: list[tuple[Any, ...]]) -> None:
+        guard: Any = self._check.guard
+        for layer, (grad,), (weight, bias) in zip(layers, gradients, self._leaves, strict=False):
+            if guard is None:
+                return
+            inputs = layer[-2]
+            if inputs is not None and len(layer) == 2:
                 guard.measure(weight, Outer(grad[:, None, None], inputs[:, None, None], weight.shape))
-            if guard is not None and bias is not None:
-                guard.measure(bias, Dense(grad))
+            elif inputs is not None:
+                guard.measure(weight, _patches(layer[0], layer[1], inputs, grad))
+            if bias is not None:
+                guard.measure(bias, Dense(grad if len(layer) == 2 else grad.sum((2, 3))))
         del self._leaves[: len(layers)]
 
     def norms(self) -> Tensor:
@@ -186,6 +259,10 @@ class ChainPass:
         if self.error is not None or self._total is None:
             raise unavailable(self.error)
         return self._total
+
+
+def _patches(shape: tuple[int, ...], window: Window, inputs: Tensor, grad: Tensor) -> Patches:
+    return Patches(inputs.unsqueeze(1), grad.unsqueeze(1), shape, window)
 
 
 class Room:

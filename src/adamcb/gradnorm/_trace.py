@@ -5,7 +5,6 @@ Nothing is left on modules or parameters: rules hang on the graph of this forwar
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import weakref
 from collections.abc import Callable, Sequence
@@ -16,23 +15,19 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from adamcb.gradnorm import _compat, _replay
+from adamcb.gradnorm._arrivals import Arrivals
 from adamcb.gradnorm._batch import Batch, Mixed
 from adamcb.gradnorm._call import Call, Mark, Origin, Use, is_in_place, is_parameter, tensors_in, trains
 from adamcb.gradnorm._composite import COMPOSITES
-from adamcb.gradnorm._graph import Pick, leaves_behind, node_of, supplies, supply_gradients
+from adamcb.gradnorm._graph import leaves_behind, supplies
 from adamcb.gradnorm._guard import Guard
-from adamcb.gradnorm._parts import without_autocast
+from adamcb.gradnorm._origins import origin_of
 from adamcb.gradnorm._places import Places, Written, same_shape
-from adamcb.gradnorm._record import TracedPass, totals
+from adamcb.gradnorm._record import TracedPass
 from adamcb.gradnorm._table import PLAIN, TENSOR_ATTRIBUTES, operation_of
 
-Grads = tuple[Tensor | None, ...]
-
-_EXPANSIONS = {"expand", "expand_as", "broadcast_to", "repeat"}
 _CONVERSIONS = {"to", "type_as"}
-_SUMS = {"add", "__add__", "__radd__"}
 _PIECES = {"unbind", "chunk", "split", "split_with_sizes", "tensor_split"}
-_TRANSPOSES = {"t", "T", "mT", "transpose", "permute", "swapaxes", "swapdims"}
 
 
 class Tracer(TorchFunctionMode):
@@ -62,7 +57,7 @@ class Tracer(TorchFunctionMode):
         self._written: dict[int, Written] = {}
         self._made: dict[Any, Origin] = {}
         self._noticed: weakref.WeakSet = weakref.WeakSet()
-        self._operations, self._inner = 0, 0
+        self._arrivals = Arrivals(record, names)
         self._again = False
         self._start = _compat.now()
 
@@ -159,6 +154,8 @@ class Tracer(TorchFunctionMode):
         if node is None or not _compat.is_custom(node) or supplies(node) or node in self._noticed:
             return
         self._noticed.add(node)
+        if self._guard is not None:
+            self._guard.give_up_weighing()  # nobody knows what it does when it goes backward again
         if type(node).__name__ == "CheckpointFunctionBackward":
             saved: Any = node
             inputs = [(each, self.mark_of(each)) for each in saved.saved_tensors]
@@ -169,14 +166,16 @@ class Tracer(TorchFunctionMode):
 
     def finish(self, output: Any) -> None:
         """Look at what the model returned, and let go of what only a forward pass needs."""
-        for tensor in tensors_in(output):
-            if tensor.requires_grad:
-                self.notice(tensor)
-                mark = self.mark_of(tensor)
-                if type(mark) is Origin and mark.leaves and not is_parameter(tensor):
-                    why = f"the model returned a tensor made of {self._names(mark.leaves)} alone, and the loss uses it"
-                    self._refuse(tensor, f"{why}: which sample it belongs to cannot be told.")
+        results = [tensor for tensor in tensors_in(output) if tensor.requires_grad]
+        for tensor in results:
+            self.notice(tensor)
+            mark = self.mark_of(tensor)
+            if type(mark) is Origin and mark.leaves and not is_parameter(tensor):
+                why = f"the model returned a tensor made of {self._names(mark.leaves)} alone, and the loss uses it"
+                self._arrivals.refuse(tensor, f"{why}: which sample it belongs to cannot be told.")
         self._made.clear()
+        if self._guard is not None:
+            self._guard.expect([(tensor, self.mark_of(tensor)) for tensor in results], self._arrivals.quiet)
 
     def _find_out(self, tensor: Tensor) -> Mark:
         """Judge a tensor that wants a gradient and that no operation seen so far has made."""
@@ -196,11 +195,8 @@ class Tracer(TorchFunctionMode):
 
     def _go_backward(self, func: Any, args: tuple, kwargs: dict) -> Any:
         """Let the model take gradients inside its forward pass; they are not those of the losses."""
-        self._inner += 1
-        try:
+        with self._arrivals.quiet():
             out = func(*args, **kwargs)
-        finally:
-            self._inner -= 1
         for tensor in tensors_in(out):
             if tensor.requires_grad:
                 self.mark(tensor, Mixed(self._places.size, "the forward pass takes gradients of gradients"))
@@ -221,6 +217,8 @@ class Tracer(TorchFunctionMode):
 
     def _mark_results(self, call: Call, out: Any) -> None:
         """Say where the samples are in the results of an operation on the batch."""
+        if self._guard is not None and _ties(call):
+            self._guard.give_up_weighing()
         if isinstance(out, Tensor):
             quick = same_shape(call, out) or self._places.recall(call, out)
             if quick is not None:
@@ -238,7 +236,7 @@ class Tracer(TorchFunctionMode):
                 continue
             self.mark(result, mark)
             if why is not None and result.requires_grad and not call.leaves():
-                self._refuse(result, why)
+                self._arrivals.refuse(result, why)
             if is_in_place(call.name) and (base := _compat.base_of(result)) is not None:
                 self._carry_over(call.marks.get(id(result)), result, base, mark)
 
@@ -256,25 +254,11 @@ class Tracer(TorchFunctionMode):
 
     def _mark_made(self, call: Call, out: Any) -> None:
         """Remember that a tensor was made of parameters alone."""
-        leaves = call.leaves()
-        source: Any = call.args[0] if call.args else None
         recording = torch.is_grad_enabled()
         for result in tensors_in(out):
             if is_parameter(result) or (recording and not result.requires_grad and not self._again):
                 continue
-            order = _order(source, result) if call.name in _TRANSPOSES and is_parameter(source) else ()
-            expanded = _expanded(call, result)
-            detached = self._again and call.name == "detach"  # a checkpoint's argument: its graph is the argument's
-            graph = call.marks[id(source)].graph if id(source) in call.marks and not detached else source
-            mark = Origin(
-                leaves,
-                source if order else None,
-                order,
-                expanded,
-                graph if detached else None,
-                _rows(call, result),
-                _tiled(call, result),
-            )
+            mark = origin_of(call, result, again=self._again)
             self.mark(result, mark)
             if result.grad_fn is not None:
                 self._made[result.grad_fn] = mark
@@ -286,10 +270,12 @@ class Tracer(TorchFunctionMode):
             self.record.count(leaves)
             if self._guard is not None:
                 self._guard.watch(leaves, call.name)
+                if _compat.packs_saved_tensors():
+                    self._guard.give_up_weighing()
         recording = torch.is_grad_enabled() and bool(leaves)
         uses = self._uses_of(call) if recording else []
         forming = [use for use in uses if use.forms]
-        out = self._run(call, forming) if forming else call.func(*call.args, **call.kwargs)
+        out = self._arrivals.run(call, forming) if forming else call.func(*call.args, **call.kwargs)
         out = call.args[0] if call.name == "__setitem__" else out
         self._mark_results(call, out)
         if recording and any(tensor.requires_grad for tensor in tensors_in(out)):
@@ -297,7 +283,7 @@ class Tracer(TorchFunctionMode):
             if node is not None and _compat.is_custom(node) and not supplies(node):
                 self._noticed.add(node)
             call.out = self.mark_of(out) if isinstance(out, Tensor) else None
-            self._attach(call, [use for use in uses if not use.forms], out)
+            self._arrivals.attach(call, [use for use in uses if not use.forms], out)
         return None if call.name == "__setitem__" else out
 
     def _uses_of(self, call: Call) -> list[Use]:
@@ -338,120 +324,18 @@ class Tracer(TorchFunctionMode):
                 _replay.custom_use(call, weakref.ref(node), place, leaf, None if leaf is not None else origin)
                 for place, leaf, origin in targets
             ]
-            self._attach(call, uses, out, custom=True)
-
-    def _run(self, call: Call, forming: list[Use]) -> Any:
-        """Run the operation with the parameters detached whose gradients will be supplied, so that autograd skips them.
-
-        A convolution's bias has to go with its weight: autograd computes both to get one.
-        """
-        self._operations += 1
-        supply = functools.partial(self._supply, forming, self._operations)
-        if forming[0].run is not None:
-            return forming[0].run(supply)
-        swap = {id(use.tensor): use.tensor.detach() for use in forming}
-        args = [swap.get(id(arg), arg) for arg in call.args]
-        kwargs = {key: swap.get(id(arg), arg) for key, arg in call.kwargs.items()}
-        saved = [tensor for use in forming for tensor in use.saved]
-        return supply_gradients(call.func(*args, **kwargs), supply, saved, [use.tensor for use in forming])
-
-    def _attach(self, call: Call, uses: list[Use], out: Any, *, custom: bool = False) -> None:
-        if type(call.out) is not Batch:
-            why = f": {call.out.why}" if type(call.out) is Mixed else ""
-            for result in tensors_in(out):
-                text = f"`{call.name}` uses {self._names(call.leaves())} where the samples cannot be told apart{why}"
-                self._refuse(result, f"{text}.")
-        elif uses:
-            node, pick = node_of(call, out, custom=custom)
-            self._operations += 1
-            # Before the node runs, and so after whatever hooks the user puts on the result.
-            node.register_prehook(functools.partial(self._observe, uses, self._operations, pick, custom))
-
-    def _refuse(self, result: Tensor, why: str) -> None:
-        """Let `take` fail if a gradient ever reaches this tensor."""
-        if result.grad_fn is not None:
-            result.grad_fn.register_prehook(functools.partial(_reject, self.record, why))
-
-    def _observe(self, uses: list[Use], operation: int, pick: Pick, custom: bool, grads: Grads) -> None:
-        grad = None if self._inner else pick(grads)
-        if grad is None or not self.record.begin(operation):
-            return
-        if torch.is_grad_enabled() or _compat.autocasting():  # create_graph=True, or a backward pass inside autocast
-            # The backward of a custom function finds autocast as autograd leaves it.
-            with torch.no_grad(), contextlib.nullcontext() if custom else without_autocast():
-                self.record.observe(uses, grad)
-        else:
-            self.record.observe(uses, grad)
-        uses.clear()  # autograd lets go of what it saved at this point; so do the rules
-
-    def _supply(self, uses: list[Use], operation: int, grad: Tensor, saved: Sequence[Tensor]) -> list[Tensor]:
-        counted = not self._inner and self.record.begin(operation)
-        with without_autocast() if _compat.autocasting() else contextlib.nullcontext():
-            supplied, start = [], 0
-            for use in uses:
-                mine = saved[start : start + len(use.saved)]
-                start += len(mine)
-                supplied += self.record.supply(use, grad, mine) if counted else totals(use, use.part(grad, *mine))
-        return supplied
+            self._arrivals.attach(call, uses, out, custom=True)
 
 
 _BACKWARD = {"grad", "backward"}
 
 
-def _reject(record: TracedPass, why: str, grads: Grads) -> None:
-    if any(grad is not None for grad in grads):
-        record.reject(why)
+def _ties(call: Call) -> bool:
+    """Tell whether samples of the result depend on one another, and are measured by their contributions."""
+    return call.name == "batch_norm" and bool(call.argument(5, "training", False))
 
 
 def _operator_name(func: Any) -> str:
     """Return the name of an operator from `torch.ops`; with its namespace, unless it is one of torch's own."""
     space, name, *_ = f"{func}.".split(".")
     return name if space == "aten" else f"{space}.{name}"
-
-
-def _order(source: Tensor, result: Tensor) -> tuple[int, ...]:
-    """Return where each dimension of `source` is in its transpose, () if it is no other order, or cannot be told."""
-    strides = source.stride()
-    if len(set(strides)) < len(strides) or result.stride() == strides or sorted(strides) != sorted(result.stride()):
-        return ()
-    return tuple(result.stride().index(stride) for stride in strides)
-
-
-def _rows(call: Call, result: Tensor) -> tuple[Any, Tensor] | None:
-    """Return the table and the index, if the result is a plain look-up in a parameter."""
-    if call.name != "embedding" or len(call.args) < 2 or not is_parameter(call.args[1]):
-        return None
-    padded = call.argument(2, "padding_idx") not in (None, -1)
-    changed = call.argument(3, "max_norm") is not None or call.argument(5, "scale_grad_by_freq", False)
-    return (call.args[1], call.args[0]) if result.requires_grad and not padded and not changed else None
-
-
-def _tiled(call: Call, result: Tensor) -> Tensor | None:
-    """Return the tensor of which the result holds copies along its first dimension: before or after a transpose."""
-    source: Any = call.args[0] if call.args else None
-    if call.name == "repeat":
-        base = source
-    elif call.name in _TRANSPOSES and (origin := call.origin(source)) is not None and origin.tiled_from is not None:
-        base = call.func(origin.tiled_from, *call.args[1:], **call.kwargs)
-    else:
-        return None
-    same = base.dim() == result.dim() > 1 and base.shape[1:] == result.shape[1:]
-    return base if same and 1 < base.shape[0] < result.shape[0] else None
-
-
-def _expanded(call: Call, result: Tensor) -> Any:
-    """Return the tensor whose entries the result repeats, None if it does not; constants may have been added to them."""
-    if call.name in _EXPANSIONS:
-        source: Any = call.args[0]
-    elif call.name in _SUMS and not call.kwargs:
-        made = [arg for arg in call.args if call.parametric(arg)]  # twice, if it is added to itself
-        source = made[0] if len(made) == 1 else None
-    else:
-        source = None
-    return source if isinstance(source, Tensor) and _broadcasts(source, result) else None
-
-
-def _broadcasts(source: Tensor, result: Tensor) -> bool:
-    """Tell whether `result` only repeats `source` along dimensions of size one."""
-    pairs = zip(reversed(source.shape), reversed(result.shape), strict=False)
-    return source.dtype == result.dtype and all(size in (1, full) for size, full in pairs)

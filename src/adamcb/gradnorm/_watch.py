@@ -149,7 +149,7 @@ class Watcher:
             return
         shapes = (model.training, *(tensor.shape for tensor in tensors_in((args, kwargs) if kwargs else args)))
         if self._schedule.wants(shapes):
-            self._check.guard = guard = Guard(coarse=_compat.autocasting())
+            self._check.guard = guard = Guard(coarse=_compat.autocasting(), weighs=self._schedule.weighs())
             # What is spread over ranks gets its gradient elsewhere; what stands for it is met in the forward pass.
             guard.watch([p for p in model.parameters() if p.requires_grad and type(p) is Parameter])
 
