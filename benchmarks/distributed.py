@@ -152,6 +152,7 @@ def time_steps(forms: list[str], batch_size: int, turns: int, ranks: Ranks) -> d
 
 def epoch_and_memory(num_samples: int, batch_size: int) -> dict[str, float]:
     """Return the seconds of a new epoch's order, and the bytes that a sample takes, the meter's flag among them."""
+    new_bandit(1000, 10).draw()  # compiles
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.perf_counter()
     bandit = new_bandit(num_samples, batch_size)  # as a new epoch: an order, its inverse, and a tree

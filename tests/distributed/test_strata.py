@@ -226,7 +226,7 @@ def test_a_state_that_one_stratum_refuses_changes_none():
         held(2).load_state_dict(state)
 
 
-def test_a_rank_holds_every_wth_stratum():
+def test_a_rank_holds_strata_that_are_w_apart():
     with pytest.raises(ValueError, match="`strata` must be 2 of 4, 2 apart, got 2, 0"):
         Strata(held(2, first=0).strata[::-1])
     assert (held(2, first=1).own_samples, held(2, first=1).stride) == (20, 2)
