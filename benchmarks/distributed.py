@@ -1,11 +1,12 @@
-"""What several processes cost: draw and feedback of a step against a DDP step of the MNIST CNN, one thread each.
+"""What several processes cost: chosen steps against plain ones under DDP and fully_shard, one thread each.
 
-Real processes, gloo on this machine. Draw, gather and update are timed together, as a step does them but without a
-model in between, for datasets of several sizes that take turns; so no waiting for a slower rank is counted that the
-averaging of gradients has done already. "of a step" is against the median AdamCB step of the CNN under
-DistributedDataParallel in as many processes: of the clock, and of the processor, which other work on the machine does
-not change (a gather on a busy machine is a wait for the scheduler). Bytes are what a rank gives to the gather, and what
-it then sends if the gather is a ring: W − 1 parts.
+Real processes, gloo on this machine. Steps of the MNIST CNN take turns with steps of a plain loop of the same model
+(uniform batches, mean loss, nothing measured). The ratio of the processor's time is what other work on the machine does
+not change; by the clock, a gather on a busy machine is a wait for the scheduler.
+
+Draw, gather and update are also timed by themselves, as a step does them but without a model in between, for datasets
+of several sizes that take turns. "of a step" is against the plain step in as many processes. Bytes are what a rank
+gives to the gather, and what it then sends if the gather is a ring: W − 1 parts.
 
     ADAMCB_DATA=... python -m benchmarks.distributed [--processes 1 2 4] [--samples 100000 1000000 10000000]
 """
@@ -18,26 +19,28 @@ import resource
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
 import torch.nn.functional as F
+from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from adamcb import AdamCB, CombinatorialBandit
+from adamcb import AdaptiveLoader, QueueBandit
 from adamcb.data import part_of
 from adamcb.lab.tasks import models
 from adamcb.lab.tasks.datasets import load_dataset
 from adamcb.training import Ranks, gather_scores
 from benchmarks.timing import duration, markdown
 
-TURN = 20  # steps of a turn
+TURN = 20  # steps of a turn without a model
+STEPS_A_TURN = 4  # of a turn with one
 
 
-def feedback_step(bandit: CombinatorialBandit, ranks: Ranks) -> Callable[[], tuple[float, ...]]:
+def feedback_step(bandit: QueueBandit, ranks: Ranks) -> Callable[[], tuple[float, ...]]:
     """Return a step without a model: the seconds of draw, gather and update."""
     k = bandit.batch_size // ranks.size
     scores, losses = torch.rand(k), torch.rand(k)
@@ -57,9 +60,9 @@ def feedback_step(bandit: CombinatorialBandit, ranks: Ranks) -> Callable[[], tup
     return step
 
 
-def new_bandit(num_samples: int, batch_size: int) -> CombinatorialBandit:
+def new_bandit(num_samples: int, batch_size: int) -> QueueBandit:
     generator = torch.Generator().manual_seed(0)
-    return CombinatorialBandit(num_samples, batch_size, generator=generator)
+    return QueueBandit(num_samples, batch_size, generator=generator)
 
 
 def time_feedback(sizes: list[int], batch_size: int, turns: int, ranks: Ranks) -> dict[str, dict[str, float]]:
@@ -86,33 +89,70 @@ def time_feedback(sizes: list[int], batch_size: int, turns: int, ranks: Ranks) -
     }
 
 
-def time_step(batch_size: int, steps: int, ranks: Ranks) -> dict[str, float]:
-    """Return the median seconds of a step of the CNN, and the meter's share for choosing, waiting included."""
+def step_of(form: str, chosen: bool, batch_size: int, ranks: Ranks) -> Callable[[], None]:
+    """Return one step of the CNN on its part of the next batch: chosen, or the next of a shuffled epoch.
+
+    The plain loop takes its samples from memory in one gather, as the loader does; it has nothing else to do.
+    """
     data = load_dataset("mnist")
+    images, labels = data.train.tensors
     torch.manual_seed(0)
     model: torch.nn.Module = models.cnn(data.image_shape, data.num_classes)
-    model = DistributedDataParallel(model) if ranks.size > 1 else model
-    trainer = AdamCB(model, data.train, batch_size)
-    taken, last, busy = [], time.perf_counter(), 0.0
-    for x, y in trainer:
-        trainer.step(F.cross_entropy(model(x), y, reduction="none"))
-        taken.append(time.perf_counter() - last)
-        last = time.perf_counter()
-        if len(taken) == 4:
-            trainer.meter.seconds.update(dict.fromkeys(trainer.meter.seconds, 0.0))
-            busy = time.process_time()
-        if len(taken) == steps + 4:
-            break
-    seconds, busy = trainer.meter.seconds, (time.process_time() - busy) / steps
-    return {
-        "processor": busy,
-        "step": statistics.median(taken[4:]),
-        "share": seconds["selection"] / sum(seconds.values()),
-    }
+    if form == "fully_shard":
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(model)
+    elif ranks.size > 1:
+        model = DistributedDataParallel(model)
+    optimizer = torch.optim.Adam(model.parameters())
+
+    def chosen_batches() -> Iterator[Tensor]:
+        loader = AdaptiveLoader(model, data.train, batch_size)
+        while True:
+            for x, y in loader:
+                yield loader.weigh(F.cross_entropy(model(x), y, reduction="none"))
+
+    def plain_batches() -> Iterator[Tensor]:
+        generator = torch.Generator().manual_seed(0)
+        while True:
+            for rows in torch.randperm(len(labels), generator=generator).split(batch_size)[:-1]:
+                own = rows[ranks.rank :: ranks.size]
+                yield F.cross_entropy(model(images[own]), labels[own])
+
+    losses = chosen_batches() if chosen else plain_batches()
+
+    def step() -> None:
+        optimizer.zero_grad()
+        next(losses).backward()
+        optimizer.step()
+
+    return step
+
+
+def time_steps(forms: list[str], batch_size: int, turns: int, ranks: Ranks) -> dict[str, dict[str, float]]:
+    """Return for each form the seconds of a plain step, and how many times those a chosen one takes, turn by turn."""
+    results = {}
+    for form in forms:
+        steps = [step_of(form, chosen, batch_size, ranks) for chosen in (False, True)]
+        taken: list[list[tuple[float, float]]] = [[], []]
+        for turn in range(turns + 1):
+            for step, times in zip(steps, taken, strict=True):
+                clock, processor = time.perf_counter(), time.process_time()
+                for _ in range(STEPS_A_TURN):
+                    step()
+                if turn:  # the first compiles
+                    times.append((time.perf_counter() - clock, time.process_time() - processor))
+        (plain_clock, plain), (clock, processor) = (
+            [*map(statistics.median, zip(*times, strict=True))] for times in taken
+        )
+        each = {"step": plain_clock / STEPS_A_TURN, "processor": plain / STEPS_A_TURN}
+        results[form] = {**each, "ratio": clock / plain_clock, "processor ratio": processor / plain}
+    return results
 
 
 def epoch_and_memory(num_samples: int, batch_size: int) -> dict[str, float]:
     """Return the seconds of a new epoch's order, and the bytes that a sample takes, the meter's flag among them."""
+    new_bandit(1000, 10).draw()  # compiles
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     start = time.perf_counter()
     bandit = new_bandit(num_samples, batch_size)  # as a new epoch: an order, its inverse, and a tree
@@ -128,7 +168,8 @@ def be_rank(rank: int, world_size: int, store: str, arguments: argparse.Namespac
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
     ranks = Ranks.current()
     feedback = time_feedback(arguments.samples, arguments.batch_size, arguments.turns, ranks)
-    step = time_step(arguments.batch_size, arguments.steps, ranks) if arguments.steps else {}
+    forms = ["alone"] if world_size == 1 else ["DDP", "fully_shard"]
+    step = time_steps(forms, arguments.batch_size, arguments.steps, ranks) if arguments.steps else {}
     if rank == 0:
         results.put((feedback, step))
     dist.barrier()
@@ -153,31 +194,33 @@ def main() -> None:
     parser.add_argument("--samples", type=int, nargs="+", default=[10**5, 10**6, 10**7])
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--turns", type=int, default=20, help=f"of {TURN} steps, for each n (default: 20)")
-    parser.add_argument("--steps", type=int, default=60, help="of the CNN; 0: none (default: 60)")
+    parser.add_argument("--steps", type=int, default=20, help="turns of steps of the CNN; 0: none (default: 20)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     k = arguments.batch_size
-    rows = []
+    rows, whole_steps = [], []
     for world_size in arguments.processes:
         feedback, step = in_processes(world_size, arguments)
-        given = 12 * k // world_size + 4 if world_size > 1 else 0
+        given = 16 * k // world_size + 4 if world_size > 1 else 0
         for name, taken in feedback.items():
             own = 0 if "sharded" in name else given
+            plain = next(iter(step.values()), None)
             shares = ["–", "–"]
-            if step:
-                shares = [f"{taken[a] / step[b]:.2%}" for a, b in (("all", "step"), ("processor", "processor"))]
+            if plain:
+                shares = [f"{taken[a] / plain[b]:.2%}" for a, b in (("all", "step"), ("processor", "processor"))]
             parts = [duration(taken[part]) for part in ("draw", "gather", "update", "all", "processor")]
             rows.append([str(world_size), name, *parts, *shares, str(own), f"{own * (world_size - 1) / k:.1f}·K"])
-        if step:
-            print(
-                f"{world_size} processes: a step {duration(step['step'])}, of the processor "
-                f"{duration(step['processor'])}; selection with all waiting {step['share']:.2%}"
-            )
+        for form, row in step.items():
+            ratios = [f"{row[name]:.3f}" for name in ("processor ratio", "ratio")]
+            times = [duration(row[name]) for name in ("processor", "step")]
+            whole_steps.append([str(world_size), form, *times, *ratios])
     header = ["processes", "samples", "draw", "gather", "update", "together", "processor"]
     header += ["of a step", "of its processor time", "bytes given", "sent, ring"]
     print(
         f"\nMNIST CNN, batches of {k} for all ranks, float32, torch {torch.__version__}\n\n{markdown(header, rows)}\n"
     )
+    step_header = ["processes", "model", "plain step, processor", "clock", "chosen ÷ plain, processor", "clock"]
+    print(f"{markdown(step_header, whole_steps)}\n")
     epochs = {n: epoch_and_memory(n, k) for n in arguments.samples}
     print(
         markdown(

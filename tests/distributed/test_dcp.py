@@ -19,7 +19,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.checkpoint.stateful import Stateful
 from torch.nn.parallel import DistributedDataParallel
 
-from adamcb import AdamCB, AdaptiveLoader, QueueBandit
+from adamcb import AdamCB, AdaptiveLoader
 from adamcb.data import whole_of
 from adamcb.training._portable import unpack
 from tests.distributed.launch import launch
@@ -53,19 +53,13 @@ def spread(model: nn.Module, form: str) -> nn.Module:
     return model
 
 
-def new_selection(seed: int = 0):
-    """The default, which draws by weight after an epoch."""
-    return QueueBandit(SAMPLES, BATCH_SIZE, size_multiple=12, generator=torch.Generator().manual_seed(seed))
-
-
 class Run:
     """A loop of one's own: model, optimizer and loader, as the documents of torch save them."""
 
     def __init__(self, form: str, seed: int = 0, **options) -> None:
         self.model = spread(mlp(dtype=torch.float64, seed=seed), form)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
-        options.setdefault("selection", new_selection(seed))
-        self.loader = AdaptiveLoader(self.model, digits(SAMPLES, torch.float64), BATCH_SIZE, **options)
+        self.loader = AdaptiveLoader(self.model, digits(SAMPLES, torch.float64), BATCH_SIZE, seed=seed, **options)
         self.draws: list = []
 
     def train(self, until: int) -> None:
@@ -91,7 +85,7 @@ class Run:
     def result(self) -> dict:
         tensors = (value.full_tensor() if hasattr(value, "full_tensor") else value for value in self.model.parameters())  # pyright: ignore
         flat = torch.cat([tensor.detach().flatten() for tensor in tensors]).numpy()
-        return {"draws": self.draws, "parameters": flat, "loader": plain(unpack(self.loader.state_dict()))}
+        return {"draws": list(self.draws), "parameters": flat, "loader": plain(unpack(self.loader.state_dict()))}
 
 
 def save_at(form: str, folder: str, steps: int, asynchronous: bool = False) -> dict:
@@ -191,7 +185,7 @@ def test_four_ranks_of_fully_shard_are_killed_and_two_or_three_go_on(tmp_path):
 
 def trainer_of(form: str, seed: int = 0, **options) -> AdamCB:
     model = spread(mlp(dtype=torch.float64, seed=seed), form)
-    return AdamCB(model, digits(SAMPLES, torch.float64), BATCH_SIZE, lr=0.01, selection=new_selection(seed), **options)
+    return AdamCB(model, digits(SAMPLES, torch.float64), BATCH_SIZE, lr=0.01, seed=seed, **options)
 
 
 def step(trainer: AdamCB, until: int) -> dict:

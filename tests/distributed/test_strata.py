@@ -127,20 +127,20 @@ def test_four_ranks_save_and_three_two_or_four_go_on(tmp_path, options):
             assert [rank["loaded"]["readings"] for rank in resumed] == [rank["readings"] for rank in ranks]
 
 
-def sizes_of(options: dict) -> list[list[int]]:
-    trainer = new_trainer(**options)
-    return [[len(draw) for draw in step(trainer, 100)], list(trainer.selection.strata[0].selection.sizes)]  # pyright: ignore
+def sizes_of(sharded: bool) -> list[int]:
+    trainer = new_trainer(sharded=sharded, min_batch_size=12)
+    return [len(draw) for draw in step(trainer, 100)]
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("world_size", [2, 3])
-def test_smaller_batches_have_one_size_a_step_in_equal_parts(world_size):
-    options = {"min_batch_size": 12, "sharded": True}
-    (alone, sizes), *ranks = sizes_of(options), *launch(world_size, sizes_of, options)
-    assert len(set(alone)) > 1  # or nothing is shown
-    assert sizes == [1, 2]
-    for rank, _ in ranks:
-        assert rank == [size // world_size for size in alone]
+@pytest.mark.parametrize("sharded", [True, False])
+def test_smaller_batches_have_one_size_a_step_in_equal_parts(world_size, sharded):
+    first, *others = launch(world_size, sizes_of, sharded)
+    assert set(first) == {12 // world_size, BATCH_SIZE // world_size}
+    assert others == [first] * (world_size - 1)
+    if sharded:
+        assert first == [size // world_size for size in sizes_of(True)]
 
 
 def blocks_and_back(num_samples: int) -> tuple[list, list]:
@@ -226,7 +226,7 @@ def test_a_state_that_one_stratum_refuses_changes_none():
         held(2).load_state_dict(state)
 
 
-def test_a_rank_holds_every_wth_stratum():
+def test_a_rank_holds_strata_that_are_w_apart():
     with pytest.raises(ValueError, match="`strata` must be 2 of 4, 2 apart, got 2, 0"):
         Strata(held(2, first=0).strata[::-1])
     assert (held(2, first=1).own_samples, held(2, first=1).stride) == (20, 2)

@@ -147,7 +147,7 @@ class Strata(Selection):
 
 
 def _checked(strata: Any) -> tuple[ShardedSelection, ...]:
-    """Return the strata, or raise unless they are every W-th of one dataset, and alike."""
+    """Return the strata, or raise unless they are W apart in one dataset, and alike."""
     held = _checks.sequence("strata", strata, "be a sequence of ShardedSelections")
     if not held or not all(isinstance(stratum, ShardedSelection) for stratum in held):
         kinds = ", ".join(type(stratum).__name__ for stratum in held) or "none"

@@ -42,7 +42,7 @@ class AdamCB(AdaptiveLoader):
         eps: ε of the default optimizer. None: 1e-8.
         weight_decay: Decoupled weight decay of the default optimizer. None: 0.
         options: What else `AdaptiveLoader` takes. With `sharded=True`, `save` and `load` are called on every rank, and
-            a checkpoint continues on the same number of ranks.
+            a checkpoint continues on the same number of ranks; one of torch.distributed.checkpoint does on others.
 
     Attributes:
         optimizers: All optimizers.

@@ -108,9 +108,9 @@ def selection_or_default(
     """Return `selection`, or the default one for this dataset."""
     seed, min_batch_size = _checks.seed("seed", seed), _least(min_batch_size, batch_size)
     if selection is None:
-        return _default(
-            _checks.map_style("dataset", dataset), batch_size, min_batch_size, seed, size_multiple=ranks.size
-        )
+        # Where all batches have K samples it plays no part, and a state must not depend on the number of ranks.
+        multiple = 1 if min_batch_size is None or ranks.size == 1 else shares_of(batch_size, ranks.size)
+        return _default(_checks.map_style("dataset", dataset), batch_size, min_batch_size, seed, size_multiple=multiple)
     _check_selection(selection, min_batch_size)
     if selection.batch_size != batch_size:
         raise ValueError(f"`batch_size` must be the selection's, {selection.batch_size}, got batch_size={batch_size}.")
@@ -132,7 +132,7 @@ def strata_or_default(
     seed, min_batch_size = _checks.seed("seed", seed), _least(min_batch_size, batch_size)
     num_samples, num_strata = _checks.map_style("dataset", dataset), sharded
     if isinstance(sharded, bool):
-        num_strata = ranks.size if selection is not None else default_strata(batch_size, ranks.size)
+        num_strata = ranks.size if selection is not None else shares_of(batch_size, ranks.size)
     _check_strata(num_strata, batch_size, ranks.size, given=selection is not None)
     own_batch, held = batch_size // num_strata, []
     for stratum in range(ranks.rank, num_strata, ranks.size):
@@ -161,15 +161,17 @@ def checked_sharded(sharded: Any) -> bool | int:
     return _checks.integer("sharded", sharded, low=1)
 
 
-def default_strata(batch_size: int, num_ranks: int) -> int:
-    """Return V: a multiple of 12 and of W, so that 1, 2, 3, 4, 6 and 12 ranks can go on, or W if K does not allow it.
+def shares_of(batch_size: int, num_ranks: int) -> int:
+    """Return into how many equal shares batches are cut, so that other numbers of ranks can go on with them.
+
+    It is a multiple of 12 and of W: then 1, 2, 3, 4, 6 and 12 ranks can. If K does not allow it, it is W.
 
     Example:
-        >>> default_strata(96, 4), default_strata(128, 4)
+        >>> shares_of(96, 4), shares_of(128, 4)
         (12, 4)
     """
-    strata = math.lcm(num_ranks, 12)
-    return num_ranks if batch_size % strata else strata
+    shares = math.lcm(num_ranks, 12)
+    return num_ranks if batch_size % shares else shares
 
 
 def _check_strata(num_strata: int, batch_size: int, num_ranks: int, *, given: bool) -> None:

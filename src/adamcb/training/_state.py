@@ -47,8 +47,6 @@ class Part:
 
 def check(state: Any, keys: Collection[str]) -> None:
     """Raise unless `state` is a dict with these keys, and its epoch a number."""
-    if isinstance(state, dict) and "shards" in state:
-        raise ValueError("it was saved with sharded=True: `load` puts the shards together.")
     if not isinstance(state, dict) or not set(keys) <= set(state):
         raise ValueError(f"it must be a dict with the keys {', '.join(keys)}.")
     if isinstance(state["epoch"], bool) or not isinstance(state["epoch"], int) or state["epoch"] < 0:
