@@ -1,6 +1,6 @@
 """What a selection of very many samples takes: seconds and bytes a sample of everything that is done with it.
 
-    python -m benchmarks.large [--sizes 1e5 1e6 1e7 1e8] [--kinds combinatorial queue] [--folder DIR]
+    python -m benchmarks.large [--sizes 1e5 1e6 1e7 1e8] [--kinds combinatorial queue] [--folder DIR] [--computed]
 
 Every size runs in a process of its own, on one thread. Seconds are the processor's, without waiting for a disk. "Peak"
 is the most memory that the process held during a phase, less what it held before the selection was built, divided by n.
@@ -99,11 +99,14 @@ def main() -> None:
     parser.add_argument("--sizes", type=float, nargs="+", default=[1e5, 1e6, 1e7, 1e8])
     parser.add_argument("--kinds", nargs="+", choices=KINDS, default=list(KINDS))
     parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="where states are saved")
+    parser.add_argument("--computed", action="store_true", help="compute all orders, as for more than 2²⁸ samples")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     torch.set_num_threads(1)
     if options.one:
         n = int(options.sizes[0])
+        if options.computed:
+            sys.modules["adamcb.selection._random"].MOST_STORED = 0  # pyright: ignore[reportAttributeAccessIssue]
         rows = measure(options.kinds[0], n, options.folder)
         print("\t".join([options.kinds[0], f"{n:,}", *(cell(rows[name], n) for name in PHASES)]))
         return
@@ -111,7 +114,7 @@ def main() -> None:
     for kind in options.kinds:
         for size in options.sizes:
             command = [sys.executable, "-m", "benchmarks.large", "--one", "--sizes", str(size), "--kinds", kind]
-            command += ["--folder", str(options.folder)]
+            command += ["--folder", str(options.folder), *(["--computed"] if options.computed else [])]
             run = subprocess.run(command, capture_output=True, text=True, env=dict(os.environ))
             lines = run.stdout.strip().splitlines()
             table.append(lines[-1].split("\t") if run.returncode == 0 else [kind, f"{int(size):,}", "does not fit"])
