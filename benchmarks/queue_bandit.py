@@ -1,6 +1,6 @@
 """What a draw and update of QueueBandit cost beside CombinatorialBandit's, and how many bytes a sample takes.
 
-    python -m benchmarks.queue [--quick] [--huge]
+    python -m benchmarks.queue_bandit [--quick] [--huge]
 
 One thread; both in one interleaved run; medians. Both have seen every sample and learned from it, so that rates differ
 and the queue is not aligned any more. Prints Markdown.
