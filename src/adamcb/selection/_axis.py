@@ -128,6 +128,17 @@ def draw_due(axis, bounds, indices, probs, loss_weights):
             replace_first(heap, axis.begins[event] + 1.0 / rate, -1 - event)
     for j in range(num_held):
         insert(heap, held_keys[j], held[j])
+    if np.floor(sums[POSITION]) > np.floor(start):  # about once in n visits
+        sums[RATES] = _total(axis.rates)
+
+
+@jit
+def _total(rates):
+    """Return the sum of all rates. Changes add up to it too, but each of them rounds it."""
+    total = 0.0
+    for rate in rates:
+        total += rate
+    return total
 
 
 @jit
