@@ -97,6 +97,7 @@ def stop(jobs: list[subprocess.Popen]) -> None:
             job.wait(30)
         except subprocess.TimeoutExpired:
             job.kill()
+            job.wait()
 
 
 def test_a_host_that_is_cut_off_ends_the_other_and_the_job_goes_on_when_started_again(hosts, tmp_path):
