@@ -108,10 +108,10 @@ def test_shards_on_ranks_are_the_stratified_design_in_one_process(world_size):
         assert sum(done["sent"]) <= 8
 
 
-def test_shared_draws_send_one_message_a_step_of_at_most_24_bytes_a_sample():
+def test_shared_draws_send_one_message_a_step_of_at_most_32_bytes_a_sample():
     first, *steps = launch(2, own_part, False)[0]["sent"]
-    # A ring sends W − 1 parts of K/W samples: here one. An index, a score and a loss, in float64 at most.
-    assert set(steps) - {8} == {first} == {24 * BATCH_SIZE // 2 + 8}
+    # A ring sends W − 1 parts of K/W samples: here one. An index, what was measured, what arrived, a loss.
+    assert set(steps) - {8} == {first} == {32 * BATCH_SIZE // 2 + 8}
     assert len(steps) == 30
 
 

@@ -16,6 +16,15 @@ from adamcb.lab.signals import STOPPED, Bell, Terminated, raising
 from tests.lab.commands import SMALL, processes_of_group, start, wait_until
 from tests.patience import patience
 
+
+@pytest.fixture(autouse=True)
+def _sigint_as_in_a_terminal():
+    """Started in the background, a shell's child ignores Ctrl-C, and so would everything here."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 CODES = {signal.SIGINT: 130, signal.SIGTERM: 143}
 
 

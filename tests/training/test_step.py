@@ -286,7 +286,7 @@ class Stream(IterableDataset):
         ({"scores": "all"}, ValueError, "`scores` must be one of 'exact', 'last-layer', 'losses', or a function"),
         ({"norms": "exact"}, TypeError, "`norms` must not be given.*it is called `scores` now"),
         ({"shuffle": True}, TypeError, "`shuffle` must not be given, got shuffle=True"),
-        ({"sharded": "abc"}, TypeError, "`sharded` must be True or False, got sharded='abc'"),
+        ({"sharded": "abc"}, TypeError, "`sharded` must be True, False or the number of strata, got sharded='abc'"),
         ({"dataset": DataLoader(digits(100))}, TypeError, "got a DataLoader. Pass its dataset: `loader.dataset`"),
         ({"model": None}, TypeError, "`model` must be a torch.nn.Module, got model of type NoneType"),
         ({"model": iter([torch.zeros(1)])}, TypeError, "Pass the model, not its parameters"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import numbers
 import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -158,6 +159,8 @@ def checked_sharded(sharded: Any) -> bool | int:
     """Return whether weights are sharded, or into how many strata."""
     if isinstance(sharded, (bool, np.bool_)):
         return bool(sharded)
+    if not isinstance(sharded, numbers.Integral):
+        raise _checks.wrong_type("sharded", "be True, False or the number of strata", sharded)
     return _checks.integer("sharded", sharded, low=1)
 
 
