@@ -22,10 +22,9 @@ install: .venv/.installed
 run: install
 	$(BIN)/adamcb compare --out runs/rare-events
 
-# Files go to the workers whole, for they share fixtures, and in the order of their names: files with the fewest tests,
-# which others put last, are those that start processes. Continuous integration runs the `slow` tests, too.
+# At most 6 minutes on two cores. Continuous integration runs the `slow` tests, too.
 test: install
-	$(BIN)/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -q -n auto --dist worksteal
 
 test-slow: install
 	$(BIN)/python -m pytest -q -n auto --dist worksteal -m slow
@@ -38,7 +37,7 @@ compat-oldest compat-newest: compat-%:
 	$(PYTHON) -m venv .compat/$*
 	$(PYTHON) -m tests.compat $* >.compat/$*/constraints.txt
 	.compat/$*/bin/python -m pip install --quiet -c .compat/$*/constraints.txt -e '.[lab,dev,lightning,transformers]'
-	.compat/$*/bin/python -m pytest -q -n auto --dist loadfile --no-loadscope-reorder
+	.compat/$*/bin/python -m pytest -q -n auto --dist worksteal
 
 lint: install
 	$(BIN)/ruff format --check .
