@@ -224,7 +224,8 @@ class AdaptiveLoader:
         weights = draw.loss_weights if self._ranks.size == 1 else draw.loss_weights * self._ranks.size
         precision = np.float64 if losses.dtype == torch.float64 else np.float32
         factors = torch.from_numpy(weights.astype(precision)).to(losses.device, non_blocking=True)
-        loss = torch.dot(factors, losses.to(factors.dtype))
+        # No dot product: where a framework weighs inside the forward pass, that would count as mixing samples.
+        loss = (factors * losses).sum()
         if draw is self._draw:
             self._draw = None
         # One rank alone must not stop here: the others would wait for it in their backward pass.

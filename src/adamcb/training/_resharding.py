@@ -20,7 +20,7 @@ from adamcb.selection import Selection, Strata
 from adamcb.training._ranks import Ranks
 
 _ARRAYS = ("indices", "probs", "loss_weights")
-_ROWS = ("scores", "losses")
+_ROWS = ("measured", "arrived", "losses")
 _SUMS = ("chosen", "mass", "uniform", "count")
 
 
