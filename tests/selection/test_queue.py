@@ -1,5 +1,6 @@
 """QueueBandit: its slow twin, its promise by enumeration, by bounds that always hold and by sampling."""
 
+import math
 from collections import Counter
 
 import numpy as np
@@ -8,6 +9,7 @@ import torch
 from pytest import approx
 
 from adamcb.selection import QueueBandit
+from adamcb.selection._axis import RATES
 from tests.reference.queue import SlowQueue, splitmix
 
 
@@ -347,3 +349,18 @@ def test_inclusion_probs_sum_to_the_next_size():
         draw = bandit.draw()
         assert promised.sum() == approx(len(draw))
         bandit.update(draw, scores[draw.indices])
+
+
+def test_the_sum_of_the_rates_does_not_drift(generator):
+    """Each change rounds it, so it is taken anew about once in n visits."""
+    bandit = QueueBandit(200, 10, generator=generator)
+    scores = np.random.default_rng(0).lognormal(0.0, 1.5, 200)
+    for _ in range(30):
+        draw = bandit.draw()
+        bandit.update(draw, scores[draw.indices])
+    bandit._axis.sums[RATES] *= 1.0 + 1e-6  # what very many changes would do
+    for _ in range(40):
+        draw = bandit.draw()
+        bandit.update(draw, scores[draw.indices])
+    assert bandit._axis.sums[RATES] == approx(math.fsum(bandit._axis.rates), rel=1e-13)
+    assert bandit.inclusion_probs().sum() == approx(10.0, rel=1e-12)
