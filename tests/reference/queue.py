@@ -8,6 +8,7 @@ from collections.abc import Callable
 import numpy as np
 
 from tests.reference.attention import SlowAttention
+from tests.reference.moment import SlowMoment
 
 _MASK = 2**64 - 1
 
@@ -41,7 +42,8 @@ class SlowQueue:
         self.visited = [False] * n
         self.scores: list[float] = []
         window = min(max(n // batch_size / 5, 10.0), 50.0)
-        self.attention = SlowAttention(n, 1.0 - 1.0 / window)
+        moment = SlowMoment(1.0 - 1.0 / window, 1.0 - 1.0 / max(n // batch_size, 50))
+        self.attention = SlowAttention(n, moment)
 
     def highest_rate(self) -> float:
         return max(self.share * min(sum(self.rates), self.n), self.low)

@@ -7,6 +7,7 @@ import pytest
 from pytest import approx
 
 from adamcb.selection import CombinatorialBandit, ReplacementBandit, SecondMoment
+from tests.reference.moment import SlowMoment
 from tests.reference.selection import inclusion_probs
 
 N, K = 12, 4
@@ -71,6 +72,28 @@ def test_both_ratios_agree_with_all_n_norms(kind, generator):
     error = np.std(chosen - true * uniform) / uniform.mean() / np.sqrt(rounds / 2)
     assert abs(moment.ratio_to(N, K) - true) <= 5 * error
     assert moment.ratio == approx(true, abs=0.02)
+
+
+@pytest.mark.parametrize("record_memory", [None, 0.97])
+def test_it_is_its_slow_twin(record_memory):
+    rng = np.random.default_rng(0)
+    fast, slow = SecondMoment(0.9, record_memory), SlowMoment(0.9, record_memory or 0.9)
+    for number in range(120):
+        size = int(rng.integers(1, 6))
+        scores, drawn, probs = rng.gamma(0.3, size=size), *rng.uniform(0.05, 1.0, size=(2, size))
+        scores[0] *= 50.0 if number % 40 == 20 else 1.0  # now and then one that is rare
+        fast.note(scores, drawn, probs)
+        slow.note(scores, drawn, probs)
+        assert [fast.ratio, fast.error, fast.excess] == approx([slow.ratio(), slow.error(), slow.excess()], rel=1e-9)
+    assert fast.excess > 1.5
+
+
+def test_batches_as_noisy_as_expected_have_no_excess():
+    moment = SecondMoment()
+    assert moment.excess == 1.0
+    for scores in ([1.0, 3.0], [3.0, 1.0], [0.0, 0.0], [0.5, 1.5]):
+        moment.note(scores, draw_probs=[0.5, 0.5])
+    assert moment.excess == approx(1.0)
 
 
 def test_nothing_known_is_nan_and_below_nothing():

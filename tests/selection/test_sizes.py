@@ -83,7 +83,7 @@ def known_ratio(ratio: float) -> SecondMoment:
     """Return an estimate that is sure."""
     moment = SecondMoment()
     known = {"chosen": ratio, "mass": 1.0, "uniform": 1.0, "count": 1.0, "spread": 0.0, "trust": 1.0}
-    moment.load_state_dict({**known, "trust_squared": 0.01})
+    moment.load_state_dict({**known, "trust_squared": 0.01, "found": 1.0, "expected": 1.0})
     return moment
 
 
@@ -112,12 +112,34 @@ def test_nothing_known_yet_or_no_gain_is_the_largest_size():
         assert {sizes.next(moment) for _ in range(50)} == {64}
 
 
-def test_an_uncertain_ratio_asks_for_a_larger_batch():
-    sure, unsure = known_ratio(0.5), known_ratio(0.5)
-    unsure.load_state_dict({**sure.state_dict(), "spread": 4.0})
-    assert unsure.error == approx(0.5 * 2.0 * 0.1)
-    assert BatchSizes(8, 64, margin=2.0).needed(sure) == approx(32.0)
-    assert BatchSizes(8, 64, margin=2.0).needed(unsure) == approx(64 * 0.7)
+def test_an_estimate_that_was_too_low_asks_for_a_larger_batch():
+    kept, broken = known_ratio(0.25), known_ratio(0.25)
+    kept.load_state_dict({**kept.state_dict(), "found": 0.8})
+    broken.load_state_dict({**broken.state_dict(), "found": 1.5})
+    assert BatchSizes(8, 64).needed(kept) == approx(16.0)
+    assert BatchSizes(8, 64).needed(broken) == approx(24.0)
+    broken.load_state_dict({**broken.state_dict(), "found": 7.0})
+    assert BatchSizes(8, 64).needed(broken) == approx(32.0)  # at most twice as large
+
+
+@pytest.mark.statistical
+def test_batches_are_as_noisy_as_promised_where_one_sample_in_thousands_has_most_of_the_second_moment():
+    """The estimate mostly sees no such sample, and is too low then. Its record is not."""
+    rng, n, size = np.random.default_rng(0), 8000, 64
+    scores = np.full(n, 0.2)
+    scores[:404], scores[:4] = 3.0, 30.0
+    rates = np.where(scores == 3.0, 6.0, 0.7)  # the four are not known to be large
+    moment, sizes = SecondMoment(0.95, record_memory=0.999), BatchSizes(4, size)
+    by_estimate = by_record = uniform = 0.0
+    for indices, probs in zip(*draws_from(rates, scores, size, 20_000, rng), strict=True):
+        found = np.sum((scores[indices] / probs) ** 2)
+        uniform += np.sum(scores[indices] ** 2 / probs) * n / size
+        if not np.isnan(moment.ratio):
+            by_estimate += found / min(moment.ratio, 1.0)
+            by_record += found * size / sizes.next(moment)
+        moment.note(scores[indices], probs)
+    assert by_estimate / uniform > 1.4
+    assert 0.9 < by_record / uniform < 1.05
 
 
 def test_sizes_continue_from_a_saved_state():

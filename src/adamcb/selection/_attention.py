@@ -22,9 +22,9 @@ class Attention:
     squared score.
 
     Measuring stops when *best* is above `worth` after `patience` batches: the scores are as good as equal. It also
-    stops when *reached* is above `worth` after three epochs: the scores differ, but what a sample scored once does not
-    tell what it scores next. From then on one batch in `every` is measured. Measuring starts again when *best* falls to
-    `surprise` of the highest that it was since.
+    stops when *reached* is above `worth` by more than its standard error after three epochs: the scores differ, but
+    what a sample scored once does not tell what it scores next. From then on one batch in `every` is measured.
+    Measuring starts again when *best* falls to `surprise` of the highest that it was since.
 
     Args:
         num_samples: n, for the length of an epoch.
@@ -85,7 +85,8 @@ class Attention:
         return False
 
     def _consider_rest(self, moment: SecondMoment) -> bool:
-        tried = self._samples >= 3 * self.num_samples and moment.ratio > self.worth
+        # One sample with a large weight lifts the estimate for a while, and its error with it.
+        tried = self._samples >= 3 * self.num_samples and moment.ratio - moment.error > self.worth
         if self._batches < self.patience or not (tried or self.best > self.worth):
             return False
         self.is_awake, self._best_before = False, self.best

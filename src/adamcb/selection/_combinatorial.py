@@ -75,7 +75,7 @@ class CombinatorialBandit(DistinctSelection):
         self._sizes = BatchSizes(self.min_batch_size, self.batch_size, multiple=self.size_multiple)
         self.min_batch_size = self._sizes.ladder[0]
         self.min_prob = self.batch_size * self.exploration / self.num_samples
-        self.moment = SecondMoment()
+        self.moment = SecondMoment(record_memory=1.0 - 1.0 / max(self.draws_per_epoch, 50.0))
         self._feedback_state = self.feedback.start()
 
     @property

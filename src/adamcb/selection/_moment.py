@@ -12,6 +12,7 @@ from adamcb._jit import jit
 
 _SUMS = ("chosen", "mass", "uniform", "count")
 _SPREAD = ("spread", "trust", "trust_squared")
+_RECORD = ("found", "expected")
 
 # Without exploration a probability may be 0. It counts as at least this share of the probability of the draw.
 LEAST_SHARE = 1e-9
@@ -29,8 +30,13 @@ class SecondMoment:
     averaged over about the last 1/(1 − `memory`) batches. Σp = K and n are known, but estimating them along with the
     others makes ρ exactly 1 while the samples in the batches have equal weights.
 
+    ρ changes during training, so it is averaged over few batches. But where rare samples have much of the second
+    moment, few batches mostly hold none of them, and the estimate is too low. So it keeps a longer record of how noisy
+    batches were beside what it had said before: see `excess`.
+
     Args:
         memory: The weight of the past in the moving averages, in [0, 1).
+        record_memory: The weight of the past in the record, in [0, 1). None: `memory`.
 
     Example:
         >>> moment = SecondMoment()
@@ -39,11 +45,15 @@ class SecondMoment:
         0.8
     """
 
-    def __init__(self, memory: float = 0.98) -> None:
+    def __init__(self, memory: float = 0.98, record_memory: float | None = None) -> None:
         self.memory = _checks.real("memory", memory, low=0.0, high=1.0, high_open=True)
+        record_memory = self.memory if record_memory is None else record_memory
+        self.record_memory = _checks.real("record_memory", record_memory, low=0.0, high=1.0, high_open=True)
         self._sums = (0.0, 0.0, 0.0, 0.0)
         # Of how far single batches are from the averages, and of the weights that batches have in them.
         self._spread = (0.0, 0.0, 0.0)
+        # Of Σ‖g‖²/p² and Σ‖g‖²/p in single batches, both divided by their averages before.
+        self._record = (0.0, 0.0)
 
     def note(self, scores: Any, draw_probs: Any, probs: Any = None) -> None:
         """Take note of a batch.
@@ -58,12 +68,13 @@ class SecondMoment:
         if not len(values) == len(drawn) == len(asked) > 0:
             lengths = f"{len(values)}, {len(drawn)} and {len(asked)}"
             raise ValueError(f"`scores`, `draw_probs` and `probs` must be as long as each other, got {lengths}.")
-        sums, spread = _noted(self._sums, self._spread, self.memory, values, drawn, asked)
+        memories = self.memory, self.record_memory
+        sums, spread, record = _noted(self._sums, self._spread, self._record, memories, values, drawn, asked)
         if not math.isfinite(sums[3]):
             bad = np.flatnonzero(~(drawn > 0.0))
             where = f"draw_probs[{bad[0]}]={drawn[bad[0]]}" if len(bad) else f"draw_probs as small as {drawn.min()}"
             raise ValueError(f"`draw_probs` must be above 0, got {where}.")
-        self._sums, self._spread = sums, spread
+        self._sums, self._spread, self._record = sums, spread, record
 
     @property
     def ratio(self) -> float:
@@ -79,6 +90,16 @@ class SecondMoment:
         """
         spread, trust, trust_squared = self._spread
         return self.ratio * math.sqrt(spread / trust * trust_squared) / trust if trust > 0.0 else math.nan
+
+    @property
+    def excess(self) -> float:
+        """How noisy batches would be, were each of them as small as the estimate before it allows; at least 1.
+
+        It is above 1 where rare samples have much of the second moment: the estimate is too low most of the time, and
+        too high right after such a sample.
+        """
+        found, expected = self._record
+        return found / expected if found > expected > 0.0 else 1.0
 
     def ratio_to(self, num_samples: int, batch_size: int) -> float:
         """Return the second moment divided by that of `batch_size` uniform samples out of `num_samples`.
@@ -98,19 +119,20 @@ class SecondMoment:
 
     def state_dict(self) -> dict[str, float]:
         """Return the averages."""
-        return dict(zip((*_SUMS, *_SPREAD), (*self._sums, *self._spread), strict=True))
+        return dict(zip((*_SUMS, *_SPREAD, *_RECORD), (*self._sums, *self._spread, *self._record), strict=True))
 
     def load_state_dict(self, state: dict[str, float]) -> None:
         """Continue from `state`; an error leaves everything as it was."""
         self.check_state(state)
         self._sums = (state["chosen"], state["mass"], state["uniform"], state["count"])
         self._spread = (state["spread"], state["trust"], state["trust_squared"])
+        self._record = (state["found"], state["expected"])
 
     @staticmethod
     def check_state(state: Any, name: str = "state") -> None:
         """Raise unless `state` can be loaded; the message calls it `name`."""
         saved = state if isinstance(state, dict) else {}
-        for key in (*_SUMS, *_SPREAD):
+        for key in (*_SUMS, *_SPREAD, *_RECORD):
             _checks.real(f"{name}['{key}']", saved.get(key), low=0.0)
 
     def __repr__(self) -> str:
@@ -124,9 +146,11 @@ def _floats(name: str, value: Any) -> np.ndarray:
 
 
 @jit
-def _noted(sums, spread, memory, scores, draw_probs, probs):
+def _noted(sums, spread, record, memories, scores, draw_probs, probs):
     """Return the moving averages, one batch later; the last sum is not finite if a probability is not above 0."""
-    return _averaged(sums, spread, _batch_sums(scores, draw_probs, probs), memory)
+    batch = _batch_sums(scores, draw_probs, probs)
+    new_sums, new_spread = _averaged(sums, spread, batch, memories[0])
+    return new_sums, new_spread, _recorded(record, sums, spread[1], batch, memories[1])
 
 
 @jit
@@ -157,3 +181,13 @@ def _averaged(sums, spread, batch, memory):
         deviation = trust * (batch[0] / a + batch[1] / b - batch[2] / c - batch[3] / d)
         squares += new * deviation * deviation
     return (a, b, c, d), (squares, trust, trust_squared)
+
+
+@jit
+def _recorded(record, sums, trust, batch, memory):
+    """Return the record, one batch later, from what was known before it."""
+    found, expected, new = memory * record[0], memory * record[1], 1.0 - memory
+    if sums[0] * sums[2] > 0.0:
+        found += new * trust * batch[0] / sums[0]
+        expected += new * trust * batch[2] / sums[2]
+    return found, expected

@@ -84,9 +84,9 @@ class QueueBandit(Selection):
         self.feedback = as_feedback(feedback)
         self._sizes = BatchSizes(self.min_batch_size, self.batch_size, multiple=self.size_multiple)
         self.min_batch_size = self._sizes.ladder[0]
-        # ρ changes from epoch to epoch, so the estimate looks back on a part of an epoch.
-        window = min(max(self.draws_per_epoch / 5, 10.0), 50.0)
-        self.moment = SecondMoment(memory=1.0 - 1.0 / window)
+        # ρ changes from epoch to epoch, so the estimate looks back on a part of an epoch; its record, on a whole one.
+        window, epoch = min(max(self.draws_per_epoch / 5, 10.0), 50.0), max(self.draws_per_epoch, 50.0)
+        self.moment = SecondMoment(memory=1.0 - 1.0 / window, record_memory=1.0 - 1.0 / epoch)
         self._attention = Attention(self.num_samples)
         self._feedback_state = self.feedback.start()
         chooses = self.exploration < 1.0 and self.num_samples >= 2 * self.batch_size

@@ -12,6 +12,9 @@ from typing import Any
 from adamcb import _checks
 from adamcb.selection._moment import SecondMoment
 
+# One rare sample in one batch may have all the noise of an epoch. Larger batches afterwards do not undo that.
+_MOST_EXCESS = 2.0
+
 
 def size_ladder(smallest: int, largest: int, *, multiple: int = 1, count: int = 12) -> tuple[int, ...]:
     """Return at most `count` sizes from `smallest` to `largest`, about equal in ratio.
@@ -37,28 +40,26 @@ def size_ladder(smallest: int, largest: int, *, multiple: int = 1, count: int = 
 class BatchSizes:
     """Chooses the size of every batch from a ladder, so that on average batches are as noisy as K uniform samples.
 
-    ρ is taken `margin` standard errors above its estimate: rather too large a batch than too small a one. The size that
-    is needed, ρK, mostly lies between two of the ladder. The larger one is quieter than needed, by 1 − ρK/k, and the
-    smaller one is taken whenever what was saved that way pays for it.
+    Where earlier estimates of ρ were too small, it is raised by as much (`SecondMoment.excess`), up to twofold. The
+    size that is needed, ρK, mostly lies between two of the ladder. The larger one is quieter than needed, by 1 − ρK/k,
+    and the smaller one is taken whenever what was saved that way pays for it.
 
     Args:
         smallest: The smallest size; rounded up to a multiple of `multiple`.
         largest: K, a multiple of `multiple`.
         multiple: All sizes are multiples of it.
-        margin: In standard errors of the estimate.
     """
 
-    def __init__(self, smallest: int, largest: int, *, multiple: int = 1, margin: float = 0.5) -> None:
+    def __init__(self, smallest: int, largest: int, *, multiple: int = 1) -> None:
         if largest % multiple:
             raise ValueError(f"`batch_size` must be a multiple of size_multiple={multiple}, got batch_size={largest}.")
         self.ladder = size_ladder(smallest, largest, multiple=multiple)
-        self.margin = margin
         self._saved = 0.0
         self._planned: float | None = None
 
     def needed(self, moment: SecondMoment) -> float:
         """Return how many chosen samples are as noisy as K uniform ones."""
-        ratio = moment.ratio + self.margin * moment.error
+        ratio = min(moment.excess, _MOST_EXCESS) * moment.ratio
         return self.ladder[-1] * (ratio if ratio < 1.0 else 1.0)  # NaN, nothing known yet: K
 
     def peek(self, moment: SecondMoment) -> int:

@@ -32,8 +32,8 @@ class Method:
             or a function of the losses. None: as the experiment says, or as `AdamCB` comes.
         lr: Learning rate, if the experiment does not set one. None: the task's.
         exploration: γ, if the experiment does not set one. None: the selection's own.
-        min_batch_size: How small batches may become, or K if that is less; for `selection=None` only. None: as the
-            experiment says.
+        min_batch_size: How small batches may become, but not below an eighth of K, or K if that is less; for
+            `selection=None` only. None: as the experiment says.
         keeps_optimizer: Whether the method is about its optimizer, which no other may replace.
         loss: A function of the losses, float[k], that returns k others, which are trained on instead.
         needs: What else the selection is called with: "total_steps", how many batches will be drawn; "scorer", a

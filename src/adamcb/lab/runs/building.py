@@ -100,7 +100,7 @@ def _min_batch_size(experiment: Experiment, method: Method) -> int | None:
     if method.min_batch_size is None:
         return experiment.min_batch_size
     assert experiment.batch_size is not None
-    return min(method.min_batch_size, experiment.batch_size)
+    return min(max(method.min_batch_size, experiment.batch_size // 8), experiment.batch_size)
 
 
 def scores_of(experiment: Experiment, method: Method, task: Task) -> Any:
