@@ -13,7 +13,7 @@ class SlowAttention:
     def __init__(self, n: int, moment: SlowMoment) -> None:
         self.n, self.moment = n, moment
         self.history: list[tuple[np.ndarray, np.ndarray]] = []
-        self.draws = self.first = 0
+        self.draws = self.first = self.above = 0
         self.awake, self.best_before = True, 1.0
 
     def listens(self) -> bool:
@@ -32,10 +32,10 @@ class SlowAttention:
         if not self.awake:
             self.best_before = max(self.best_before, self.best())
             self.awake = self.best() < 0.8 * self.best_before
-            self.first = len(self.history)
+            self.first, self.above = len(self.history), 0
             return False
-        tried = sum(len(s) for s, _ in measured) >= 3 * self.n
-        tried = tried and self.moment.ratio() - self.moment.error() > 0.95
+        self.above = self.above + len(scores) if self.moment.ratio() > 0.95 else 0
+        tried = sum(len(s) for s, _ in measured) >= 3 * self.n and self.above >= self.n
         if len(measured) >= 50 and (tried or self.best() > 0.95):
             self.awake, self.best_before = False, self.best()
         return not self.awake

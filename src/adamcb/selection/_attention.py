@@ -11,7 +11,7 @@ from adamcb._jit import jit
 from adamcb.selection._moment import SecondMoment
 
 _SUMS = ("scores", "squares", "count")
-_COUNTS = ("draws", "batches", "samples")
+_COUNTS = ("draws", "batches", "samples", "samples_above")
 
 
 class Attention:
@@ -22,9 +22,10 @@ class Attention:
     squared score.
 
     Measuring stops when *best* is above `worth` after `patience` batches: the scores are as good as equal. It also
-    stops when *reached* is above `worth` by more than its standard error after three epochs: the scores differ, but
-    what a sample scored once does not tell what it scores next. From then on one batch in `every` is measured.
-    Measuring starts again when *best* falls to `surprise` of the highest that it was since.
+    stops when *reached* was above `worth` throughout the last of three epochs or more: the scores differ, but what a
+    sample scored once does not tell what it scores next. (One rare sample lifts *reached* for some batches only.) From
+    then on one batch in `every` is measured. Measuring starts again when *best* falls to `surprise` of the highest that
+    it was since.
 
     Args:
         num_samples: n, for the length of an epoch.
@@ -54,8 +55,8 @@ class Attention:
         # Moving averages of what a batch tells of Σ score, Σ score² and n.
         self._sums = (0.0, 0.0, 0.0)
         self._best_before = 1.0  # the highest since measuring stopped
-        # Draws so far; batches and samples measured since measuring started.
-        self._draws = self._batches = self._samples = 0
+        # Draws so far; batches and samples measured since measuring started; samples since *reached* is above `worth`.
+        self._draws = self._batches = self._samples = self._samples_above = 0
 
     @property
     def listens(self) -> bool:
@@ -78,15 +79,15 @@ class Attention:
         self._samples += len(scores)
         self._sums = _averaged(self._sums, scores, draw_probs, self.memory)
         if self.is_awake:
-            return self._consider_rest(moment)
+            self._samples_above = self._samples_above + len(scores) if moment.ratio > self.worth else 0
+            return self._consider_rest()
         self._best_before = max(self._best_before, self.best)
         if self.best < self.surprise * self._best_before:
-            self.is_awake, self._batches, self._samples = True, 0, 0
+            self.is_awake, self._batches, self._samples, self._samples_above = True, 0, 0, 0
         return False
 
-    def _consider_rest(self, moment: SecondMoment) -> bool:
-        # One sample with a large weight lifts the estimate for a while, and its error with it.
-        tried = self._samples >= 3 * self.num_samples and moment.ratio - moment.error > self.worth
+    def _consider_rest(self) -> bool:
+        tried = self._samples >= 3 * self.num_samples and self._samples_above >= self.num_samples
         if self._batches < self.patience or not (tried or self.best > self.worth):
             return False
         self.is_awake, self._best_before = False, self.best
@@ -103,7 +104,7 @@ class Attention:
         self.check_state(state)
         self.is_awake, self._best_before = state["is_awake"], state["best_before"]
         self._sums = (state["scores"], state["squares"], state["count"])
-        self._draws, self._batches, self._samples = (state[name] for name in _COUNTS)
+        self._draws, self._batches, self._samples, self._samples_above = (state[name] for name in _COUNTS)
 
     @staticmethod
     def check_state(state: Any, name: str = "state") -> None:
