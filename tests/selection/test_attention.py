@@ -70,12 +70,18 @@ def test_scores_that_last_are_always_measured():
     assert all(run(bandit_of(), lasting, 40 * PER_EPOCH, np.random.default_rng(0)))
 
 
-def test_one_rare_sample_does_not_end_measuring():
-    bandit, rng = bandit_of(), np.random.default_rng(0)
-    run(bandit, lasting, 10 * PER_EPOCH, rng)
-    run(bandit, lambda indices, rng: np.where(indices == indices[np.argmin(HARD[indices])], 1e3, 0.5), 1, rng)
+def test_one_rare_sample_does_not_end_measuring(generator):
+    n, rng = 20 * N, np.random.default_rng(0)
+    bandit = QueueBandit(n, K, generator=generator)
+
+    def hard(indices, rng) -> np.ndarray:
+        return HARD[indices % N]
+
+    run(bandit, hard, 5 * n // K, rng)
+    assert bandit.moment.ratio < 0.8
+    run(bandit, lambda indices, rng: np.where(indices == indices[np.argmin(hard(indices, rng))], 50.0, 0.5), 1, rng)
     assert bandit.moment.ratio > 0.95
-    assert all(run(bandit, lasting, 3 * PER_EPOCH, rng))
+    assert all(run(bandit, hard, 2 * n // K, rng))
 
 
 def test_where_scores_do_not_last_rates_become_equal_again():
