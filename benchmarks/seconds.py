@@ -66,7 +66,7 @@ class AsMany(Selection):
 
 def training(task: Task, epochs: int, seed: int, batches: Any, weigh: Callable, model: Any) -> Iterator[None]:
     """Train a model to the end of its schedule; yield after every step."""
-    experiment = Experiment(batch_size=task.batch_size, epochs=epochs, optimizer=task.optimizer or "adam").completed(
+    experiment = Experiment(batch_size=task.batch_size, epochs=epochs, optimizer=task.optimizer).completed(
         task
     )
     optimizer = build_optimizer(experiment, METHODS["adam"], task, model)
