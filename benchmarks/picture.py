@@ -119,6 +119,7 @@ def _line(left: Axes, right: Axes, place: int, found: dict[str, Reading | None])
             words = f"{100 * reading.share:.0f} %"
             side = -1 if reading.share == min(shares) else 1  # away from the other markers
             where = {"xytext": (7 * side, 0), "textcoords": "offset points", "va": "center"}
+            where["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
             left.annotate(words, (reading.share, place), ha="right" if side < 0 else "left", color=color, **where)
         if method != "adam":
             shift = 0.17 if number == 1 else -0.17
