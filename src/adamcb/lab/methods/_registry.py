@@ -1,8 +1,8 @@
 """The methods that the experiments compare, by name.
 
 Every method runs through `adamcb.AdamCB`, so that nothing but the method differs. All step with the experiment's
-optimizer, unless the method is one (AMSGrad, AdamX) or is the paper's, to the letter. Constants are those of the paper's
-Table 2. A method of your own, in a file: `mine = Method("mine", selection=...)`, and then
+optimizer, unless the method is one (AMSGrad, AdamX) or is the paper's, to the letter. Constants are those of the
+paper's Table 2. A method of your own, in a file: `mine = Method("mine", selection=...)`, and then
 `adamcb compare --method FILE.py:mine`.
 """
 

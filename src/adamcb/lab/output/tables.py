@@ -74,7 +74,13 @@ def _shares(summary: Sequence[Row], config: dict[str, Any]) -> list[str]:
 def markdown_table(summary: Sequence[Row], config: dict[str, Any]) -> str:
     """Return the summary as a Markdown table."""
     columns = [(measure, when) for measure in measures_of(config) for when in ("final", "best")]
-    headings = ["method", *(f"{when} {measure.title}" for measure, when in columns), "samples", *_SECONDS, *_to_baseline(config)]
+    headings = [
+        "method",
+        *(f"{when} {measure.title}" for measure, when in columns),
+        "samples",
+        *_SECONDS,
+        *_to_baseline(config),
+    ]
     lines = [f"| {' | '.join(headings)} |", "|---" * len(headings) + "|"]
     for record in summary:
         cells = [_cell(record, measure, when) for measure, when in columns]
