@@ -29,18 +29,18 @@ METHODS = {
     OURS: ("Adam, adamcb's batches", "#009E73", "D"),
 }
 TASKS = {
-    "protein": "protein homology\n(0.9 % positives), MLP",
+    "protein": "protein, 0.9 % positives, MLP",
     "mnist-mlp": "MNIST, MLP",
-    "mnist-mlp-wrong-labels": "MNIST, MLP,\na tenth of labels wrong",
+    "mnist-mlp-wrong-labels": "MNIST, MLP, 10 % wrong labels",
     "mnist-cnn": "MNIST, CNN",
     "mnist-logistic": "MNIST, logistic regression",
     "fashion-mnist-mlp": "Fashion-MNIST, MLP",
-    "fashion-mnist-mlp-wrong-labels": "Fashion-MNIST, MLP,\na tenth of labels wrong",
+    "fashion-mnist-mlp-wrong-labels": "Fashion-MNIST, MLP, 10 % wrong labels",
     "fashion-mnist-cnn": "Fashion-MNIST, CNN",
-    "fashion-mnist-cnn-augmented": "Fashion-MNIST, CNN,\naugmented",
+    "fashion-mnist-cnn-augmented": "Fashion-MNIST, CNN, augmented",
     "digits-mlp": "digits, MLP",
     "cifar10-mlp": "CIFAR-10, MLP",
-    "shakespeare": "Shakespeare, small GPT\n(perplexity)",
+    "shakespeare": "Shakespeare, small GPT (perplexity)",
 }
 STYLE = {
     "font.size": 9,
@@ -89,7 +89,7 @@ def draw(rows: Sequence[Row]) -> Figure:
     """Return the figure: samples on the left, the test metric on the right, a line for each task."""
     tasks = shown_tasks(rows)
     with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(8.6, 0.4 * len(tasks) + 1.1), layout="constrained", facecolor="white")
+        figure = Figure(figsize=(8.6, 0.28 * len(tasks) + 0.9), layout="constrained", facecolor="white")
         left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
         for place, task in enumerate(tasks):
             _line(left, right, place, {name: read(rows, task, name) for name in METHODS})
@@ -97,7 +97,7 @@ def draw(rows: Sequence[Row]) -> Figure:
         left.set(xlim=(0, 1.06), ylim=(-0.6, len(tasks) - 0.4), title="Samples trained on (fewer is cheaper)")
         left.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
         right.axvline(0, color="#999999", linewidth=0.8, zorder=0)
-        right.set(xlim=(-2, 1.6), title="Test score minus Adam's (points)")
+        right.set(xlim=(-2, 1.6), title="Test score − Adam's (points)")
         for label, color, marker in METHODS.values():
             left.plot([], [], marker, color=color, label=label)
         handles, labels = left.get_legend_handles_labels()
@@ -113,13 +113,16 @@ def _line(left: Axes, right: Axes, place: int, found: dict[str, Reading | None])
         if reading is None:
             continue
         _, color, marker = METHODS[method]
-        looks = {"color": color, "marker": marker, "markersize": 6, "linestyle": "none"}
+        looks = {"color": color, "marker": marker, "markersize": 5.5, "linestyle": "none"}
         left.plot([reading.share], [place], **looks)
         if method == OURS:
             words = f"{100 * reading.share:.0f} %"
-            left.annotate(words, (reading.share, place), (0, 6), textcoords="offset points", ha="center", color=color)
+            side = -1 if reading.share == min(shares) else 1  # away from the other markers
+            where = {"xytext": (7 * side, 0), "textcoords": "offset points", "va": "center"}
+            where["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
+            left.annotate(words, (reading.share, place), ha="right" if side < 0 else "left", color=color, **where)
         if method != "adam":
-            shift = 0.14 if number == 1 else -0.14
+            shift = 0.17 if number == 1 else -0.17
             right.errorbar([reading.points], [place + shift], xerr=[reading.margin], capsize=2, elinewidth=1, **looks)
 
 

@@ -66,9 +66,7 @@ class AsMany(Selection):
 
 def training(task: Task, epochs: int, seed: int, batches: Any, weigh: Callable, model: Any) -> Iterator[None]:
     """Train a model to the end of its schedule; yield after every step."""
-    experiment = Experiment(batch_size=task.batch_size, epochs=epochs, optimizer=task.optimizer or "adam").completed(
-        task
-    )
+    experiment = Experiment(batch_size=task.batch_size, epochs=epochs, optimizer=task.optimizer).completed(task)
     optimizer = build_optimizer(experiment, METHODS["adam"], task, model)
     steps = epochs * (len(task.train) // task.batch_size)
     endless = itertools.chain.from_iterable(itertools.repeat(batches))

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from adamcb.lab.methods import METHODS, Method
+from adamcb.lab.methods import BUILDERS, METHODS, Method
 from adamcb.selection import CombinatorialBandit, Draw, Feedback, Gate, ScaleFree, SecondMoment, Visit
 
 
@@ -183,7 +183,7 @@ def _variant(name: str, label: str, selection: Callable[..., Any] | None = None,
 gated = _variant("gated", "the share chosen that pays", _bandit(gate=Gate()))
 at_once = _variant("at-once", "all batches chosen once it pays")
 # Who steps, and by which scores.
-with_adam = _variant("adam", "stepping with Adam", optimizer=METHODS["adam"].optimizer)
+with_adam = _variant("adam", "stepping with Adam", optimizer=BUILDERS["adam"])
 with_adamx = _variant("adamx", "stepping with AdamX, uncorrected", optimizer=METHODS["adamx-paper"].optimizer)
 reshuffled = replace(METHODS["adamx"], name="corrected-adamx", label="AdamX, corrected")
 last_layer = _variant("last-layer", "norms of the last layer", scores="last-layer")

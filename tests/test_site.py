@@ -143,21 +143,33 @@ def test_nothing_is_fetched_from_elsewhere(site):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("width", [1400, 390])
-@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "theme"), [(1400, "light"), (1400, "dark"), (390, "light"), (390, "dark")])
 def test_pages_fit_the_window_in_both_themes(site, browser, width, theme):
+    """Every page, large in the light and small in the dark; some of them the other way round, too."""
     from tests.lab.browser import prefer, set_window
 
     set_window(browser, width)
     prefer(browser, theme)
-    for page in PAGES:
+    every = [page.relative_to(site).as_posix() for page in sorted(site.rglob("*.html")) if page.name != "404.html"]
+    assert set(PAGES) < set(every)
+    for page in every if (width, theme) in ((1400, "light"), (390, "dark")) else PAGES:
         browser.get(f"{(site / page).as_uri()}")
         assert browser.execute_script("return document.documentElement.scrollWidth") <= width, page
         scheme = browser.execute_script("return document.body.getAttribute('data-md-color-scheme')")
         assert scheme == {"light": "default", "dark": "slate"}[theme], page
         broken = "return [...document.images].filter(i => i.complete && !i.naturalWidth).map(i => i.src)"
         assert browser.execute_script(broken) == [], page
+        without_words = "return [...document.images].filter(i => !i.alt).map(i => i.src)"
+        assert browser.execute_script(without_words) == [], page
         assert browser.get_log("browser") == [], page
+
+
+@pytest.mark.slow
+def test_examples_are_in_the_navigation(site):
+    """A page called README would be taken for the index of its section, and leave the list."""
+    shown = (site / "learn" / "quickstart.html").read_text(encoding="utf-8")
+    entries = re.findall(r"md-ellipsis\W*>\s*(.*?)\s*<", shown)
+    assert {"Quickstart", "Several processes", "Examples"} <= set(entries)
 
 
 @pytest.mark.slow

@@ -34,7 +34,7 @@ class Breaking(torch.optim.Adam):
             for parameter in self.param_groups[0]["params"]:
                 parameter.data.fill_(float("nan"))
 
-mine = Method("mine", "Mine", optimizer=Breaking, keeps_optimizer=True)
+mine = Method("mine", "Mine", optimizer=Breaking)
 """
 
 

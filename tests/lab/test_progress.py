@@ -22,6 +22,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def test_lines_say_how_long_it_takes_once_there_is_a_pace(clock: list[float]) -> None:
+    """Here the first run begins after 20 s, and then makes 50 steps in 20 s and 50 in 40 s."""
     out = io.StringIO()
     with LineDisplay(Console(file=out, width=200), num_runs=2, epochs=1) as display:
         clock[0] = 20.0
@@ -35,9 +36,9 @@ def test_lines_say_how_long_it_takes_once_there_is_a_pace(clock: list[float]) ->
         display(Finished("adam", 1))
     assert out.getvalue().splitlines() == [
         "[0/2] adam seed 0 epoch 0/1, step 0/100",
-        "[0/2] adam seed 0 epoch 1/1, step 50/100, loss 0.5000, 2 min 0 s left",
-        "[0/2] adam seed 0 epoch 1/1, step 100/100, loss 0.2500, 1 min 20 s left",
-        "[1/2] adam seed 0 done, step 100/100, loss 0.2500, 1 min 20 s left",
+        "[0/2] adam seed 0 epoch 1/1, step 50/100, loss 0.5000, 1 min 0 s left",
+        "[0/2] adam seed 0 epoch 1/1, step 100/100, loss 0.2500, 1 min 0 s left",
+        "[1/2] adam seed 0 done, step 100/100, loss 0.2500, 1 min 0 s left",
         "[2/2] adam seed 1 done, step 100/100, loss 0.2500",
     ]
 

@@ -21,7 +21,7 @@ from adamcb.lab.errors import LabError
 from adamcb.lab.output import figures, looks
 from adamcb.lab.output.figures import draw_comparison, draw_panel
 from adamcb.lab.output.looks import COLORS, DASHES, LOOKS, look_of
-from adamcb.lab.output.tables import markdown_table, terminal_tables
+from adamcb.lab.output.tables import markdown_table, terminal_table
 from adamcb.lab.results import write_arrays, write_json
 from adamcb.lab.results.columns import measures_of
 from adamcb.lab.results.summary import all_diverged, summarize, summary_columns
@@ -99,19 +99,34 @@ def test_tables_show_mean_deviation_and_what_was_not_reached():
     text = markdown_table(summary, CONFIG)
     assert "| Adam | 0.5000 ± 0.1414 | 0.5000 ± 0.1414 |" in text
     assert "| 4.5 | 20.0 | 10 (1/2) | 2.0 (1/2) |" in text
-    for width in (200, 80):
-        console = Console(width=width, record=True, file=io.StringIO())
-        console.print(*terminal_tables(summary, CONFIG, width), sep="\n")
-        shown = console.export_text()
-        for words in (
-            "Mine",
-            "best 0.5500 ± 0.2121",
-            "77.50 ± 3.54 %",
-            "10 (1/2)",
-            "training accuracy",
-            "wall seconds",
-        ):
-            assert words in shown, f"not to be read at {width} columns"
+    wide = shown_table(CONFIG, rows())
+    for words in ("Mine", "77.50 ± 3.54 %", "10 (1/2)", "training", "accuracy", "wall", "100 %"):
+        assert words in wide
+
+
+def test_a_narrow_terminal_has_what_matters_most_and_breaks_no_number():
+    narrow = shown_table(CONFIG, rows(), width=80)
+    cells = [line for line in narrow.splitlines() if line.startswith("│")]
+    assert [re.split(" *│ *", line)[1:-1] for line in cells] == [
+        ["Adam", "100 %", "2.5", "0.5000 ± 0.1414", "77.50 ± 3.54 %"],
+        ["Mine", "100 %", "4.5", "0.6000 ± 0.1414", "75.00 ± 3.54 %"],
+    ]
+    assert "More columns: summary.md" in " ".join(narrow.split())
+    assert "More columns" not in shown_table(CONFIG, rows())
+    long = {**CONFIG, "labels": {"adam": "Adam", "mine": f"a method whose name takes up {'very ' * 9}much room"}}
+    for width in (40, 80, 120):
+        lines = shown_table(long, rows(), width=width).splitlines()
+        assert max(map(len, lines)) <= width
+        assert any("0.5" in line or "100 %" in line for line in lines), "one column at least"
+
+
+def test_samples_are_a_share_of_the_baselines():
+    fewer = [{**row, "samples": row["samples"] // 4} if row["method"] == "mine" else row for row in rows()]
+    assert "25 %" in shown_table(CONFIG, fewer)
+    no_baseline = [{**row, "diverged": "step 15"} if row["method"] == "adam" else row for row in fewer]
+    shown = shown_table(CONFIG, no_baseline)
+    assert " 160 " in shown
+    assert "100 %" not in shown
 
 
 def test_figures_say_what_they_show_and_are_the_same_file_each_time(tmp_path):
@@ -129,20 +144,17 @@ def test_figures_say_what_they_show_and_are_the_same_file_each_time(tmp_path):
     ]
 
 
-def shown_tables(config: dict, results: list[dict], width: int = 200) -> str:
+def shown_table(config: dict, results: list[dict], width: int = 200) -> str:
     console = Console(width=width, record=True, file=io.StringIO())
-    console.print(*terminal_tables(summarize(results, config), config, width), sep="\n")
+    console.print(terminal_table(summarize(results, config), config, width))
     return console.export_text()
 
 
-def test_tables_say_nothing_twice_and_one_of_one():
+def test_table_of_one_run_says_one_of_one():
     config = {**CONFIG, "epochs": 1, "seeds": [0]}
-    shown = shown_tables(config, [row for row in rows() if row["seed"] == 0 and row["epoch"] < 2])
+    shown = shown_table(config, [row for row in rows() if row["seed"] == 0 and row["epoch"] < 2])
     assert "mlp on digits: 1 epoch, 1 seed" in shown
-    assert "best" not in shown, "the last epoch was the best"
     assert "standard deviation" not in shown
-    both = shown_tables(CONFIG, rows())
-    assert both.count("best") == 4, "of the second method alone, whose epochs before were better"
 
 
 def panels(folder: Path, results: list[dict], config: dict, monkeypatch: pytest.MonkeyPatch) -> Figure:

@@ -89,7 +89,7 @@ class Experiment:
         batch_size: K. None: the task's.
         lr: Learning rate. None: each method's own, or the task's.
         schedule: Of the learning rate; a name of `SCHEDULES`. None: the task's.
-        optimizer: A name of `OPTIMIZERS`, for all methods that are not about their optimizer. None: the task's.
+        optimizer: A name of `OPTIMIZERS`, for all methods that do not bring their own. None: the task's.
         weight_decay: Of the optimizer. None: the task's.
         exploration: γ. None: each method's own.
         scores: What methods learn from that leave it open. None: as `AdamCB` comes.
@@ -125,7 +125,7 @@ class Experiment:
         None, f"learning rate {_OF_TASK}", kind=float, check=partial(_checks.real, low=0.0, low_open=True)
     )
     schedule: str | None = _option(None, f"of the learning rate {_OF_TASK}", choices=tuple(SCHEDULES))
-    optimizer: str | None = _option(None, f"for all methods {_OF_TASK}", choices=OPTIMIZERS)
+    optimizer: str | None = _option(None, f"for all methods that do not bring their own {_OF_TASK}", choices=OPTIMIZERS)
     weight_decay: float | None = _option(
         None, f"of the optimizer {_OF_TASK}", kind=float, check=partial(_checks.real, low=0.0)
     )

@@ -150,7 +150,7 @@ def run_compare(options: argparse.Namespace, parser: argparse.ArgumentParser) ->
     """Do `adamcb compare`."""
     from adamcb.lab.commands.compare import run_comparison
     from adamcb.lab.commands.config import apply_config
-    from adamcb.lab.output.tables import json_summary, terminal_tables
+    from adamcb.lab.output.tables import json_summary, terminal_table
     from adamcb.lab.results.summary import all_diverged
 
     if options.config is not None:
@@ -162,12 +162,11 @@ def run_compare(options: argparse.Namespace, parser: argparse.ArgumentParser) ->
         print(json.dumps(json_summary(comparison.summary, comparison.config, comparison.files), allow_nan=False))
         return code
     console = _output()
-    console.print(*terminal_tables(comparison.summary, comparison.config, console.width), sep="\n")
+    console.print(terminal_table(comparison.summary, comparison.config, console.width))
     for what, path in comparison.files.items():
         console.print(f"{what}: {path}", highlight=False, soft_wrap=True)
-    (_errors() if code else console).print(
-        comparison.verdict, style="bold", markup=False, highlight=False, soft_wrap=True
-    )
+    shown = _errors() if code else console
+    shown.print(comparison.verdict, style="bold", markup=False, highlight=False, soft_wrap=not shown.is_terminal)
     return code
 
 

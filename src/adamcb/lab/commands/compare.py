@@ -18,7 +18,7 @@ from rich.console import Console
 from adamcb.lab.commands.config import NAME, config_text
 from adamcb.lab.errors import LabError
 from adamcb.lab.experiment import Experiment, digest, title_of
-from adamcb.lab.methods import Method
+from adamcb.lab.methods import DEFAULT_METHODS, Method
 from adamcb.lab.output.figures import draw_comparison
 from adamcb.lab.output.logs import check_logs, open_logs
 from adamcb.lab.output.progress import make_display
@@ -93,7 +93,7 @@ class Comparison:
 
 def compare(
     task: Task | str,
-    methods: Sequence[str | Method] = ("adam", "adamcb"),
+    methods: Sequence[str | Method] = DEFAULT_METHODS,
     seeds: int = 3,
     out: str | os.PathLike[str] | None = None,
     jobs: int | None = None,

@@ -20,7 +20,7 @@ from adamcb.lab.commands.compare import Options, run_comparison
 from adamcb.lab.errors import LabError
 from adamcb.lab.experiment import Experiment, given_options
 from adamcb.lab.output.figures import draw_paper_figure
-from adamcb.lab.output.tables import terminal_tables
+from adamcb.lab.output.tables import terminal_table
 from adamcb.lab.results.summary import all_diverged
 
 OURS = "adamcb"
@@ -173,7 +173,7 @@ def _draw(
         part = run_comparison(
             experiment, replace(options, out=place, jobs=options.jobs or figure.jobs, notes=notes), errors
         )
-        output.print(*terminal_tables(part.summary, part.config, output.width), sep="\n")
+        output.print(terminal_table(part.summary, part.config, output.width))
         if all_diverged(part.summary):
             raise LabError(part.verdict)
         parts.append((part.results, part.config))

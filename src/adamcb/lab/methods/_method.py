@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from adamcb import _checks
-from adamcb.lab.methods import _optimizers
 from adamcb.selection import Selection
 
 # What a selection can be scored by, and what it can be called with beside its sizes.
@@ -27,14 +26,14 @@ class Method:
         label: What it is called in figures and tables; the name if empty.
         selection: Called with (num_samples, batch_size, generator=...), and exploration=... where one is set. None: as
             `AdamCB` comes.
-        optimizer: Called with (parameters, lr=...), and weight_decay=... where the experiment has one.
+        optimizer: Called with (parameters, lr=...), and weight_decay=... where the experiment has one. None: the
+            experiment's optimizer, which is the same for all methods, so that only the batches differ.
         scores: What the selection learns from, as `AdamCB` takes it: "exact" or "last-layer" gradient norms, "losses",
             or a function of the losses. None: as the experiment says, or as `AdamCB` comes.
         lr: Learning rate, if the experiment does not set one. None: the task's.
         exploration: γ, if the experiment does not set one. None: the selection's own.
         min_batch_size: How small batches may become, but not below an eighth of K, or K if that is less; for
             `selection=None` only. None: as the experiment says.
-        keeps_optimizer: Whether the method is about its optimizer, which no other may replace.
         loss: A function of the losses, float[k], that returns k others, which are trained on instead.
         needs: What else the selection is called with: "total_steps", how many batches will be drawn; "scorer", a
             `Scorer` that tells what a classifier makes of samples before they are chosen; "losses", a function from
@@ -52,12 +51,11 @@ class Method:
     name: str
     label: str = ""
     selection: Callable[..., Selection] | None = None
-    optimizer: Callable[..., Optimizer] = _optimizers.adamx
+    optimizer: Callable[..., Optimizer] | None = None
     scores: str | Callable[..., Any] | None = None
     lr: float | None = None
     exploration: float | None = None
     min_batch_size: int | None = None
-    keeps_optimizer: bool = False
     loss: Callable[[Tensor], Tensor] | None = None
     needs: tuple[str, ...] = ()
     about: str = ""
@@ -72,7 +70,7 @@ class Method:
         if not all(part.isalnum() for part in self.name.replace("_", "-").split("-")):
             raise ValueError(f"`name` of a method must be letters, digits and dashes, got name={self.name!r}.")
         for role in ("selection", "optimizer", "loss"):
-            if getattr(self, role) is not None or role == "optimizer":
+            if getattr(self, role) is not None:
                 _checks.function(role, getattr(self, role))
         if self.lr is not None:
             _checks.real("lr", self.lr, low=0.0, low_open=True)
@@ -80,7 +78,6 @@ class Method:
             _checks.real("exploration", self.exploration, low=0.0, high=1.0)
         if self.min_batch_size is not None:
             _checks.count("min_batch_size", self.min_batch_size)
-        _checks.boolean("keeps_optimizer", self.keeps_optimizer)
         if self.scores is not None and not isinstance(self.scores, str):
             _checks.function("scores", self.scores)
         if not isinstance(self.needs, (tuple, list)):

@@ -113,7 +113,8 @@ class LineDisplay:
 
     def __init__(self, console: Console, num_runs: int, epochs: int) -> None:
         self.console, self.num_runs, self.epochs = console, num_runs, epochs
-        self._start = self._last = time.monotonic()
+        self._last = time.monotonic()
+        self._start: float | None = None  # of the first run: importing and compiling say nothing of the pace
         self._notes: set[str] = set()
         self._latest: dict[tuple[str, int], Progress] = {}
         self._first: dict[tuple[str, int], int] = {}
@@ -123,6 +124,7 @@ class LineDisplay:
         """Show one event."""
         if isinstance(event, Progress):
             run = (event.method, event.seed)
+            self._start = time.monotonic() if self._start is None else self._start
             self._first.setdefault(run, event.step)
             self._latest[run] = event
             if time.monotonic() - self._last >= QUIET_SECONDS:
@@ -148,7 +150,7 @@ class LineDisplay:
         made = sum(event.step - self._first[run] for run, event in self._latest.items())
         missing = sum(total_steps - event.step for event in self._latest.values())
         missing += (self.num_runs - len(self._latest)) * total_steps
-        if not made or not missing:
+        if not made or not missing or self._start is None:
             return ""
         return f"{duration(missing * (time.monotonic() - self._start) / made)} left"
 

@@ -13,58 +13,80 @@ from adamcb.lab.output.progress import counted
 from adamcb.lab.results.columns import Measure, Row, measures_of
 from adamcb.lab.results.summary import baseline_of
 
-# Columns of a terminal that hold the whole table.
-WIDE = 180
 _SECONDS = ("seconds", "wall seconds")
+# The first column of a table may be broken into lines of this length.
+_LABEL = 16
 
 
-def terminal_tables(summary: Sequence[Row], config: dict[str, Any], width: int) -> list[Table]:
-    """Return the summary for a terminal: one table, or several under one another where `width` is too small for it.
+def terminal_table(summary: Sequence[Row], config: dict[str, Any], width: int) -> Table:
+    """Return the summary for a terminal: what matters most first, and as many columns as `width` holds.
 
-    The final values are above, and below them the best ones where an earlier epoch was better.
+    summary.md and the page have all of them, and the best epochs.
     """
     length, most = counted(config["epochs"], "epoch"), config["max_steps"]
     length = length if most is None else f"at most {counted(most, 'step')}"
-    title = f"{title_of(config)}: {length}, {_seeds(config)}"
-    measures = measures_of(config)
-    columns = {measure.title: [_final_and_best(record, measure) for record in summary] for measure in measures}
-    times = [_time_cells(record) for record in summary]
-    columns |= dict(zip((*_SECONDS, *_to_baseline(config)), map(list, zip(*times, strict=True)), strict=True))
-    tables = []
-    for group in _groups(list(columns), len(measures), width):
-        table = Table(title=title if not tables else None)
-        table.add_column("method")
-        for heading in group:
-            table.add_column(heading, justify="right")
-        for line, record in enumerate(summary):
-            table.add_row(_label(record, config), *(columns[heading][line] for heading in group))
-        tables.append(table)
-    tables[-1].caption = _caption(config)
-    return tables
+    columns = _columns(summary, config)
+    shown = _fitting(columns, width)
+    table = Table(title=f"{title_of(config)}: {length}, {_seeds(config)}")
+    table.add_column("method", min_width=_LABEL)
+    for heading in shown:
+        table.add_column(heading, justify="right", no_wrap=True)
+    for line, record in enumerate(summary):
+        table.add_row(_label(record, config), *(columns[heading][line] for heading in shown))
+    table.caption = _caption(config, all_columns=len(shown) == len(columns))
+    return table
 
 
-def _groups(headings: list[str], num_measures: int, width: int) -> list[list[str]]:
-    """Return which columns stand in one table: all of them, or both splits of a measure at a time."""
-    if num_measures <= 4 and width >= WIDE:
-        return [headings]
-    starts = range(0, num_measures, 2)
-    return [*(headings[start : start + 2] for start in starts), headings[num_measures:]]
+def _columns(summary: Sequence[Row], config: dict[str, Any]) -> dict[str, list[str]]:
+    """Return the cells of every column, the most important one first; headings have a line for each word."""
+    cells = {"samples": _shares(summary, config), "seconds": [_time_cells(record)[0] for record in summary]}
+    measures = {measure.name: measure for measure in measures_of(config)}
+    tests = [name for name in measures if name.startswith("test_") and not measures[name].is_loss]
+    first = ["train_loss", *tests[:1], "test_loss", *tests[1:]]
+    for name in [*first, *(name for name in measures if name not in first)]:
+        measure = measures[name]
+        cells[measure.title.replace(" ", "\n")] = [_cell(record, measure, "final") for record in summary]
+    for number, heading in enumerate(_to_baseline(config), start=2):
+        cells[heading.replace(" ", "\n", 2)] = [_time_cells(record)[number] for record in summary]
+    cells["wall\nseconds"] = [_time_cells(record)[1] for record in summary]
+    return cells
 
 
-def _final_and_best(record: Row, measure: Measure) -> str:
-    final, best = (_cell(record, measure, when) for when in ("final", "best"))
-    return final if final == best else f"{final}\nbest {best}"
+def _fitting(columns: dict[str, list[str]], width: int) -> list[str]:
+    """Return the first columns that stand beside the labels in `width` characters; one at least."""
+    room, found = width - (_LABEL + 4), []
+    for heading, cells in columns.items():
+        room -= 3 + max(len(word) for text in (heading, *cells) for word in text.split("\n"))
+        if room < 0 and found:
+            break
+        found.append(heading)
+    return found
+
+
+def _shares(summary: Sequence[Row], config: dict[str, Any]) -> list[str]:
+    """Return the samples of each method as a share of the baseline's, or their number where that has none."""
+    baseline = baseline_of(config["methods"])
+    whole = next(record["samples"] for record in summary if record["method"] == baseline)
+    counts = [record["samples"] for record in summary]
+    return ["–" if n is None else f"{100 * n / whole:.0f} %" if whole else f"{n:,.0f}" for n in counts]
 
 
 def markdown_table(summary: Sequence[Row], config: dict[str, Any]) -> str:
     """Return the summary as a Markdown table."""
     columns = [(measure, when) for measure in measures_of(config) for when in ("final", "best")]
-    headings = ["method", *(f"{when} {measure.title}" for measure, when in columns), *_SECONDS, *_to_baseline(config)]
+    headings = [
+        "method",
+        *(f"{when} {measure.title}" for measure, when in columns),
+        "samples",
+        *_SECONDS,
+        *_to_baseline(config),
+    ]
     lines = [f"| {' | '.join(headings)} |", "|---" * len(headings) + "|"]
     for record in summary:
         cells = [_cell(record, measure, when) for measure, when in columns]
+        cells.append("–" if record["samples"] is None else f"{record['samples']:,.0f}")
         lines.append(f"| {' | '.join([_label(record, config), *cells, *_time_cells(record)])} |")
-    return "\n".join([*lines, "", _caption(config), ""])
+    return "\n".join([*lines, "", _long_caption(config), ""])
 
 
 def _label(record: Row, config: dict[str, Any]) -> str:
@@ -78,8 +100,11 @@ def _cell(record: Row, measure: Measure, when: str) -> str:
     name = f"{when}_{measure.name}"
     if record[name] is None:
         return "–"
-    spread = record[f"{name}_std"]
-    text = number(record[name], measure) + ("" if spread is None else f" ± {number(spread, measure)}")
+    mean, spread = record[name], record[f"{name}_std"]
+    text = number(mean, measure)
+    if spread is not None:
+        as_fine = not measure.percent and abs(mean) >= 1e-3 and spread >= 5e-5
+        text += f" ± {spread:.4f}" if as_fine else f" ± {number(spread, measure)}"
     return text + (" %" if measure.percent else "")
 
 
@@ -109,7 +134,16 @@ def _seeds(config: dict[str, Any]) -> str:
     return counted(len(config["seeds"]), "seed")
 
 
-def _caption(config: dict[str, Any]) -> str:
+def _caption(config: dict[str, Any], *, all_columns: bool) -> str:
+    """Return what to know about the table in the terminal."""
+    label = config["labels"][baseline_of(config["methods"])]
+    several = len(config["seeds"]) > 1
+    spread = f"Mean ± one standard deviation over {_seeds(config)}. " if several else ""
+    more = "" if all_columns else " More columns: summary.md."
+    return f"{spread}Samples are a share of {label}'s. Seconds are the processor's, or an accelerator's.{more}"
+
+
+def _long_caption(config: dict[str, Any]) -> str:
     label = config["labels"][baseline_of(config["methods"])]
     several = len(config["seeds"]) > 1
     spread = f"Mean ± one standard deviation over {_seeds(config)}. " if several else ""

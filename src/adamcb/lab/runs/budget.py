@@ -96,7 +96,7 @@ def run_budget(name: str, task: Task, *, epochs: int, fraction: float, seed: int
     plan = make_plan(name, task, epochs, fraction, seed)
     # One optimizer for all, so that nothing but the choice of batches differs.
     experiment = Experiment(
-        batch_size=plan.batch_size, epochs=epochs, optimizer=task.optimizer or "adam", schedule="cosine", lr=lr
+        batch_size=plan.batch_size, epochs=epochs, optimizer=task.optimizer, schedule="cosine", lr=lr
     ).completed(task)
     warm_up(experiment, plan.method, plan.task)
     model = initial_model(task, seed, experiment.device)

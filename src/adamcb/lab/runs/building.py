@@ -109,9 +109,9 @@ def scores_of(experiment: Experiment, method: Method, task: Task) -> Any:
 
 
 def build_optimizer(experiment: Experiment, method: Method, task: Task, model: nn.Module) -> Any:
-    """Return the optimizer: the experiment's, if it has one and the method is not about its own. Muon is a tuple."""
-    asked = experiment.optimizer is not None and not method.keeps_optimizer
-    build = BUILDERS[experiment.optimizer] if asked and experiment.optimizer is not None else method.optimizer
+    """Return the method's optimizer, or the experiment's if it brings none. Muon is a tuple."""
+    assert experiment.optimizer is not None
+    build = method.optimizer or BUILDERS[experiment.optimizer]
     lr = next(value for value in (experiment.lr, method.lr, task.lr) if value is not None)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     more = {"weight_decay": experiment.weight_decay} if experiment.weight_decay else {}

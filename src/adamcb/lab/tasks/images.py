@@ -47,12 +47,12 @@ class ImageTask(Task):
 def image_task(data: ImageData, model: str, *, label_noise: float | None = None, **settings: Any) -> ImageTask:
     """Return a model, by the name that `build_model` takes, on a dataset.
 
-    As in the paper, the learning rate is constant by default, and every method has its own optimizer.
+    As in the paper, the learning rate is constant by default.
     """
     build = partial(build_model, model, image_shape=data.image_shape, num_classes=data.num_classes)
     stem = model.rpartition(":")[2]
     name = "".join(letter if letter.isalnum() else "-" for letter in f"{data.name}-{stem}")
-    defaults: Mapping[str, Any] = {"schedule": "constant", "optimizer": None, "epochs": EPOCHS.get(data.name, 10)}
+    defaults: Mapping[str, Any] = {"schedule": "constant", "epochs": EPOCHS.get(data.name, 10)}
     return ImageTask(
         name,
         build,

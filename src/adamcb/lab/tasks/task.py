@@ -39,7 +39,7 @@ class Task:
         lr: Learning rate.
         schedule: Of the learning rate; one of `SCHEDULES`.
         epochs: How many.
-        optimizer: One of `OPTIMIZERS`, for all methods that are not about their optimizer. None: each method's own.
+        optimizer: One of `OPTIMIZERS`, for all methods that do not bring their own.
         weight_decay: Of the optimizer.
         scores: What `adamcb` learns from, as `AdaptiveLoader` takes it. None: as it comes.
 
@@ -66,7 +66,7 @@ class Task:
     lr: float = 1e-3
     schedule: str = "cosine"
     epochs: int = 10
-    optimizer: str | None = "adam"
+    optimizer: str = "adam"
     weight_decay: float = 0.0
     scores: str | Callable[[Tensor], Tensor] | None = None
 
@@ -88,8 +88,7 @@ class Task:
         object.__setattr__(self, "lr", _checks.real("lr", self.lr, low=0.0, low_open=True))
         object.__setattr__(self, "weight_decay", _checks.real("weight_decay", self.weight_decay, low=0.0))
         _checks.one_of("schedule", self.schedule, SCHEDULES)
-        if self.optimizer is not None:
-            _checks.one_of("optimizer", self.optimizer, OPTIMIZERS)
+        _checks.one_of("optimizer", self.optimizer, OPTIMIZERS)
 
     @property
     def is_plain(self) -> bool:

@@ -255,10 +255,9 @@ def _class_name(number: int, classes: list[str]) -> str:
 
 
 def configuration(config: dict[str, Any]) -> str:
-    """Return every setting as a pair of name and value; what is nested is taken apart."""
-    pairs = [
-        (title(name), value) for name, value in config.items() if name not in NOT_SETTINGS and value not in ({}, [])
-    ]
+    """Return every setting that has a value as a pair with its name; what is nested is taken apart."""
+    empty = ({}, [], None)
+    pairs = [(title(name), value) for name, value in config.items() if name not in NOT_SETTINGS and value not in empty]
     return "".join(
         f"<div{' class=long' if len(text) > 60 else ''}><dt>{escape(name)}</dt><dd>{escape(text)}</dd></div>"
         for name, text in ((name, _setting(value)) for name, value in pairs)
