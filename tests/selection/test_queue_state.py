@@ -54,6 +54,7 @@ def test_ranks_with_one_seed_make_the_same_draws():
         ({"rates": torch.zeros(20, dtype=torch.float64)}, r"`state\['rates'\]` must hold numbers above 0"),
         ({"events": torch.zeros(19)}, r"`state\['events'\]` must be a vector of length 20"),
         ({"sums": [0.0, 1.0]}, r"`state\['sums'\]` must be a vector of length 3"),
+        ({"rates_lost": float("nan")}, r"`state\['rates_lost'\]` must be a finite number in \[-1, 1\]"),
         ({"stream": [-1, 0]}, r"`state\['stream'\]\[0\]` must be at least 0"),
         ({"stream": [1]}, r"`state\['stream'\]` must be two integers"),
         ({"sizes": {}}, r"`state\['sizes'\]"),
