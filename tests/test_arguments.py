@@ -121,6 +121,7 @@ WITHOUT = {
     "Observer": "what others implement",
     "PerSampleNorms.take": "as `is_done`",
     "SecondMoment.check_state": "called by `load_state_dict`",
+    "Selection.plan_size": "does nothing where all batches have one size",
     "ShuffledEpochs.check_state": "called by `load_state_dict`",
     "Window.check_state": "called by `load_state_dict`",
 }
@@ -132,7 +133,7 @@ def test_the_table_has_every_public_method_with_arguments():
         for cls in (entry for entry in map(vars(room).get, room.__all__) if inspect.isclass(entry)):
             family = [base.__name__ for base in cls.__mro__ if base.__module__.startswith("adamcb")]
             for name, member in inspect.getmembers(cls, inspect.isroutine):
-                if name.startswith("_") or not member.__module__.startswith("adamcb"):
+                if name.startswith("_") or not (getattr(member, "__module__", None) or "").startswith("adamcb"):
                     continue
                 if not set(inspect.signature(member).parameters) - {"self"}:
                     continue

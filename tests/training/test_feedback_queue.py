@@ -41,7 +41,7 @@ def scored(queue: FeedbackQueue, measured: torch.Tensor, arrived: torch.Tensor):
 def test_scores_are_those_of_the_slow_twin(dtype, divides, measured, factors, ranks):
     queue = FeedbackQueue(divides=divides, factor=ranks)
     given_size = torch.tensor(measured, dtype=torch.float64).to(dtype)
-    arrived = (torch.tensor(factors, dtype=torch.float64) * ranks * torch.from_numpy(a_draw().loss_weights)).to(dtype)
+    arrived = (torch.tensor(factors, dtype=torch.float64) * ranks * torch.tensor(a_draw().loss_weights)).to(dtype)
     scores = scored(queue, given_size, arrived)
     expected = slow_scores(given_size.double().tolist(), arrived.double().tolist(), divides=divides)
     assert scores.dtype == np.float64
@@ -52,7 +52,7 @@ def test_scores_are_those_of_the_slow_twin(dtype, divides, measured, factors, ra
 
 def test_a_step_that_the_scaler_skips_teaches_nothing():
     queue = FeedbackQueue()
-    weights = torch.from_numpy(a_draw().loss_weights)
+    weights = torch.tensor(a_draw().loss_weights)
     assert scored(queue, torch.tensor([1.0, 2.0, float("inf"), 1.0, 1.0]), 65536.0 * weights) is None
     assert queue.is_scaled
     with pytest.raises(FloatingPointError, match="The score of every sample must be finite"):
