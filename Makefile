@@ -3,7 +3,7 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: install run test test-slow compat compat-oldest compat-newest lint format dist bench docs clean
+.PHONY: install run test test-slow compat compat-oldest compat-newest compat-python lint format dist bench docs clean
 .DEFAULT_GOAL := test
 
 install: .venv/.installed
@@ -31,13 +31,18 @@ test-slow: install
 
 # The versions that we declare, in environments of their own: the oldest, and the newest that there are. A torch for CUDA
 # takes 6 GB of disk.
-compat: compat-oldest compat-newest
+compat: compat-oldest compat-newest compat-python
 
 compat-oldest compat-newest: compat-%:
 	$(PYTHON) -m venv .compat/$*
 	$(PYTHON) -m tests.compat $* >.compat/$*/constraints.txt
 	.compat/$*/bin/python -m pip install --quiet -c .compat/$*/constraints.txt -e '.[lab,dev,lightning,transformers]'
 	.compat/$*/bin/python -m pytest -q -n auto --dist worksteal
+
+# Python itself, read and not run: the oldest version that the code needs, and types by the library of each version.
+compat-python: install
+	$(BIN)/vermin --target=3.10- --no-tips --eval-annotations --exclude long src tests benchmarks examples docs conftest.py
+	for version in 3.10 3.11 3.12 3.13 3.14; do $(BIN)/pyright --pythonversion $$version src || exit 1; done
 
 lint: install
 	$(BIN)/ruff format --check .

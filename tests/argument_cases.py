@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
-from torch.utils.data import TensorDataset
 
 import adamcb
-from adamcb import paper, selection, theory
+from adamcb import paper, theory
 from adamcb._checks import LARGEST_SEED, MOST_SAMPLES
-from adamcb.data import Window
+from adamcb.data import Window, part_of, whole_of
 from adamcb.lab import Method, Metric, Task
-from adamcb.training import Meter, Ranks, read_checkpoint, write_checkpoint
+from adamcb.training import Meter, Ranks, SampleTable, read_checkpoint, write_checkpoint
+from tests.argument_case import GOOD_SIZES, Case, K, N, bandit, dataset, model
+from tests.argument_cases_selection import SELECTION_CASES
 from tests.argument_kinds import (
     Kind,
     flag,
@@ -33,49 +31,6 @@ from tests.argument_kinds import (
     word,
 )
 from tests.training.problem import losses_of, plain
-
-N, K = 12, 2
-
-
-def dataset() -> TensorDataset:
-    source = torch.Generator().manual_seed(0)
-    return TensorDataset(torch.randn(N, 3, generator=source), torch.arange(N) % 2)
-
-
-def model() -> nn.Linear:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return nn.Linear(3, 2)
-
-
-def seeded() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
-
-
-def bandit() -> adamcb.CombinatorialBandit:
-    return adamcb.CombinatorialBandit(N, K, generator=seeded())
-
-
-@dataclass
-class Case:
-    """Something public that takes arguments.
-
-    Attributes:
-        call: Called with a subject and the arguments.
-        kinds: What each argument may be.
-        good: Returns arguments that work.
-        subject: Returns what a method is called on; None: `call` is a function or a class.
-        state: What a refused call on the subject must not change.
-        done: Called with what came out.
-    """
-
-    call: Callable[..., Any]
-    kinds: dict[str, Kind]
-    good: Callable[[], dict[str, Any]] = dict
-    subject: Callable[[], Any] | None = None
-    state: Callable[[Any], Any] = field(default=lambda subject: plain(subject.state_dict()))
-    done: Callable[[Any], Any] = field(default=lambda result: None)
-    left_out: tuple[str, ...] = ()  # arguments that other cases have
 
 
 def close(trainer: Any) -> None:
@@ -98,19 +53,18 @@ def waiting() -> adamcb.AdamCB:
     return made
 
 
+def table() -> SampleTable:
+    """Return what a trainer saw of its samples."""
+    with adamcb.AdamCB(model(), dataset(), K, record_samples=True) as made:
+        for x, y in made:
+            made.step(losses_of(made.model, x, y))
+        return made.samples()
+
+
 def a_path(value: Any) -> bool | None:
     return None if isinstance(value, str) and value else False
 
 
-def weights_sum_to_an_integer(values: np.ndarray) -> bool:
-    return bool(values.max(initial=0.0) <= 1.0 and abs(values.sum() - round(values.sum())) <= 1e-6)
-
-
-SIZES: dict[str, Kind] = {"num_samples": integer(K, MOST_SAMPLES), "batch_size": integer(1, N)}
-GENERATOR = optional(nothing_else)
-OF_A_BANDIT = {**SIZES, "generator": GENERATOR}
-GOOD_SIZES = {"num_samples": N, "batch_size": K}
-SCORES = vector(K)
 LOADER: dict[str, Kind] = {
     "num_workers": integer(0, 1024),
     "collate_fn": optional(function),
@@ -186,135 +140,13 @@ def of_bounds(*names: str) -> dict[str, Kind]:
 
 
 CASES: dict[str, Case] = {
-    "Selection": Case(
-        adamcb.Selection,
-        {**OF_A_BANDIT, "min_batch_size": optional(integer(1, K))},
-        lambda: GOOD_SIZES,
+    **SELECTION_CASES,
+    "data.part_of": Case(
+        part_of,
+        {"draw": nothing_else, "rank": integer(0, 0), "num_ranks": integer(1)},
+        lambda: {"draw": bandit().draw(), "rank": 0, "num_ranks": 1},
     ),
-    "CombinatorialBandit": Case(
-        adamcb.CombinatorialBandit,
-        {
-            **OF_A_BANDIT,
-            "min_batch_size": optional(integer(1, K)),
-            "size_multiple": integer(1, K),
-            "exploration": real(0.0, 1.0),
-            "feedback": word("scale-free", "proof", "listing"),
-            "gate": optional(word("auto")),
-        },
-        lambda: GOOD_SIZES,
-    ),
-    "QueueBandit": Case(
-        adamcb.QueueBandit,
-        {
-            **OF_A_BANDIT,
-            "min_batch_size": optional(integer(1, K)),
-            "size_multiple": integer(1, K),
-            "exploration": real(0.0, 1.0, low_open=True),
-            "feedback": word("scale-free", "proof", "listing"),
-        },
-        lambda: GOOD_SIZES,
-    ),
-    "ReplacementBandit": Case(
-        adamcb.ReplacementBandit,
-        {
-            **OF_A_BANDIT,
-            "exploration": real(0.0, 1.0),
-            "form": word("corrected", "original"),
-            "max_norm": optional(real(0.0, low_open=True)),
-        },
-        lambda: GOOD_SIZES,
-    ),
-    "ReplacementSelection": Case(
-        selection.ReplacementSelection, {**OF_A_BANDIT, "exploration": real(0.0, 1.0)}, lambda: GOOD_SIZES
-    ),
-    "UniformSelection": Case(adamcb.UniformSelection, OF_A_BANDIT, lambda: GOOD_SIZES),
-    "WeightedSelection": Case(
-        adamcb.WeightedSelection,
-        {"weights": vector(least=K), "batch_size": integer(1, 4), "generator": GENERATOR},
-        lambda: {"weights": [1.0, 2.0, 3.0, 4.0], "batch_size": K},
-    ),
-    "ShardedSelection": Case(
-        selection.ShardedSelection,
-        {
-            "selection": nothing_else,
-            "num_samples": integer(11, 12),
-            "shard": integer(0, 1),
-            "num_shards": lambda value: None if integer(2, 2)(value) else False,
-        },
-        lambda: {"selection": adamcb.UniformSelection(6, 2), "num_samples": N, "shard": 0, "num_shards": 2},
-    ),
-    "Strata": Case(
-        selection.Strata,
-        {"strata": nothing_else, "agree": optional(function)},
-        lambda: {
-            "strata": [selection.ShardedSelection(adamcb.UniformSelection(6, 2), N, shard=0, num_shards=2)],
-        },
-    ),
-    "shard_size": Case(
-        selection.shard_size,
-        {"num_samples": integer(1, MOST_SAMPLES), "shard": integer(0, 3), "num_shards": integer(1)},
-        lambda: {"num_samples": N, "shard": 0, "num_shards": 4},
-    ),
-    "ShuffledEpochs": Case(
-        selection.ShuffledEpochs,
-        {"num_samples": integer(1, MOST_SAMPLES), "generator": nothing_else},
-        lambda: {"num_samples": N, "generator": seeded()},
-    ),
-    "ShuffledEpochs.take": Case(
-        selection.ShuffledEpochs.take,
-        {"count": integer(0, N)},
-        lambda: {"count": 2},
-        subject=lambda: selection.ShuffledEpochs(N, seeded()),
-    ),
-    "Gate": Case(selection.Gate, {"min_gain": real(0.0, 1.0, low_open=True)}),
-    "Gate.is_open": Case(
-        selection.Gate.is_open,
-        {"moment": nothing_else, "progress": real(0.0)},
-        lambda: {"moment": selection.SecondMoment(), "progress": 0.5},
-        subject=selection.Gate,
-        state=repr,
-    ),
-    "ScaleFree": Case(
-        selection.ScaleFree,
-        {
-            "rate": real(0.0, low_open=True),
-            "bound": real(0.0, low_open=True),
-            "memory": real(0.0, 1.0, high_open=True),
-        },
-    ),
-    "ProofFeedback": Case(selection.ProofFeedback, {"max_norm": optional(real(0.0, low_open=True))}),
-    "ListingFeedback": Case(selection.ListingFeedback, {"max_norm": optional(real(0.0, low_open=True))}),
-    "SecondMoment": Case(selection.SecondMoment, {"memory": real(0.0, 1.0, high_open=True)}),
-    "SecondMoment.note": Case(
-        selection.SecondMoment.note,
-        {"scores": vector(2), "draw_probs": vector(2, least=2), "probs": optional(vector(2))},
-        lambda: {"scores": [1.0, 2.0], "draw_probs": [0.5, 0.5]},
-        subject=selection.SecondMoment,
-    ),
-    "SecondMoment.ratio_to": Case(
-        selection.SecondMoment.ratio_to,
-        {"num_samples": integer(1, MOST_SAMPLES), "batch_size": integer(1, 10**15)},
-        lambda: GOOD_SIZES,
-        subject=selection.SecondMoment,
-    ),
-    "depround": Case(
-        adamcb.depround,
-        {"inclusion_probs": vector(check=weights_sum_to_an_integer), "generator": GENERATOR},
-        lambda: {"inclusion_probs": [0.5, 0.5], "generator": seeded()},
-    ),
-    "Selection.make_draw": Case(
-        adamcb.Selection.make_draw,
-        {
-            "indices": lambda value: None if vector(K)(value) else False,
-            "probs": lambda value: None if not isinstance(value, (str, bytes, dict, set)) else False,
-            "loss_weights": lambda value: None if not isinstance(value, (str, bytes, dict, set)) else False,
-        },
-        lambda: {"indices": [1, 2], "probs": 0.5, "loss_weights": None},
-        subject=bandit,
-    ),
-    "Selection.load_state_dict": Case(
-        adamcb.Selection.load_state_dict, {"state": nothing_else}, lambda: {"state": bandit().state_dict()}, bandit
-    ),
+    "data.whole_of": Case(whole_of, {"draw": nothing_else}, lambda: {"draw": bandit().draw()}),
     "data.Window": Case(
         Window,
         {
@@ -381,6 +213,12 @@ CASES: dict[str, Case] = {
         lambda: {"state": adamcb.AdamX(model().parameters()).state_dict()},
         lambda: adamcb.AdamX(model().parameters()),
     ),
+    "AdamX.add_param_group": Case(
+        lambda subject, param_group: subject.add_param_group(param_group),
+        {"param_group": nothing_else},
+        lambda: {"param_group": {"params": model().parameters()}},
+        lambda: adamcb.AdamX(model().parameters()),
+    ),
     "inverse_sqrt": Case(
         adamcb.inverse_sqrt, {"optimizer": nothing_else}, lambda: {"optimizer": adamcb.AdamX(model().parameters())}
     ),
@@ -414,6 +252,12 @@ CASES: dict[str, Case] = {
         lambda subject: plain(subject.selection.state_dict()),
         left_out=("draw",),
     ),
+    "AdaptiveLoader.load_state_dict": Case(
+        adamcb.AdaptiveLoader.load_state_dict,
+        {"state": nothing_else},
+        lambda: {"state": adamcb.AdaptiveLoader(**trained()).state_dict()},
+        lambda: adamcb.AdaptiveLoader(**trained()),
+    ),
     "AdamCB.load_state_dict": Case(
         adamcb.AdamCB.load_state_dict, {"state": nothing_else}, lambda: {"state": trainer().state_dict()}, trainer
     ),
@@ -443,6 +287,18 @@ CASES: dict[str, Case] = {
         Meter,
         {"num_samples": integer(1, MOST_SAMPLES), "batch_size": integer(1, 10**15), "stride": integer(1, 10**15)},
         lambda: GOOD_SIZES,
+    ),
+    "Meter.load_state_dict": Case(
+        Meter.load_state_dict, {"state": nothing_else}, lambda: {"state": Meter(N, K).state_dict()}, lambda: Meter(N, K)
+    ),
+    "SampleTable.top": Case(SampleTable.top, {"k": integer(0)}, lambda: {"k": 1}, table, state=repr),
+    "SampleTable.to_csv": Case(SampleTable.to_csv, {"path": a_path}, lambda: {"path": "a.csv"}, table, state=repr),
+    "Ranks.check_batch_size": Case(
+        Ranks.check_batch_size,
+        {"batch_size": lambda value: integer(1)(value) and int(value) % 2 == 0},
+        lambda: {"batch_size": 2},
+        lambda: Ranks(size=2, rank=0),
+        state=repr,
     ),
     "Ranks": Case(Ranks, {"rank": integer(0, 3), "size": integer(1)}, lambda: {"size": 4, "rank": 0}),
     "paper.adamcb": Case(paper.adamcb, {**PAPER, "listing": flag}, trained, done=close),

@@ -289,6 +289,24 @@ def test_flips_and_shifts_move_whole_pictures():
     assert len({matches[0] for matches in found}) == len(possible)
 
 
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"task": 5}, "`task` must be a Task or its name, got task of type int"),
+        ({"methods": "adam"}, "`methods` must be a sequence of names or Methods, got methods='adam'"),
+        ({"methods": 5}, "`methods` must be a sequence of names or Methods, got methods=5"),
+        ({"seeds": True}, "`seeds` must be an integer, got seeds=True"),
+        ({"seeds": 0}, "`seeds` must be at least 1, got seeds=0"),
+        ({"out": 5}, "`out` must be a path, got out=5"),
+        ({"jobs": 0}, "`jobs` must be at least 1, got jobs=0"),
+        ({"jobs": "2"}, "`jobs` must be an integer, got jobs='2'"),
+    ],
+)
+def test_arguments_of_compare_are_refused_by_name(task_file, changed, message):
+    with pytest.raises(LabError, match=message):
+        compare(**{"task": vars_of(task_file)["task"], "methods": ("adam",), "seeds": 1, **changed})
+
+
 def test_a_task_from_python_is_compared_and_saved(task_file, tmp_path):
     task = vars_of(task_file)["task"]
     state = torch.get_rng_state()

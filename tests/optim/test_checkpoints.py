@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from adamcb.optim import AdamX
+from adamcb.optim import AdamX, check_optimizer_state
 from tests.optim.test_citizen import small_model, train, values
 
 needs_decoupled_decay = pytest.mark.skipif(
@@ -124,3 +124,41 @@ def test_a_step_count_saved_as_a_number_becomes_a_tensor(capturable):
     optimizer.load_state_dict(saved)
     train(model, optimizer, range(1))
     assert all(state["step"].equal(torch.tensor(4.0)) for state in optimizer.state.values())
+
+
+@pytest.mark.parametrize("stepped", [False, True])
+def test_a_state_of_amsgrad_without_its_maximum_is_refused(stepped):
+    def made() -> torch.optim.AdamW:
+        parameter = torch.ones(3, requires_grad=True)
+        parameter.grad = torch.ones(3)
+        return torch.optim.AdamW([parameter], amsgrad=True)
+
+    saved, live = made(), made()
+    saved.step()
+    if stepped:
+        live.step()
+    state = saved.state_dict()
+    check_optimizer_state(live, state)
+    del state["state"][0]["max_exp_avg_sq"]
+    with pytest.raises(ValueError, match=r"`state\[0\]` must have the key max_exp_avg_sq"):
+        check_optimizer_state(live, state)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["Adam", "AdamW", "RAdam", "NAdam", "Adamax", "Adadelta", "Adagrad", "RMSprop", "Rprop", "ASGD"],
+)
+def test_a_state_that_lacks_something_is_refused_before_the_first_step_too(kind):
+    def made() -> torch.optim.Optimizer:
+        parameter = torch.ones(3, requires_grad=True)
+        parameter.grad = torch.ones(3)
+        return getattr(torch.optim, kind)([parameter])
+
+    saved = made()
+    saved.step()
+    whole = saved.state_dict()
+    check_optimizer_state(made(), whole)
+    for key in whole["state"][0]:
+        part = {name: value for name, value in whole["state"][0].items() if name != key}
+        with pytest.raises(ValueError, match=rf"`state\[0\]` must have the keys {key}"):
+            check_optimizer_state(made(), {**whole, "state": {0: part}})

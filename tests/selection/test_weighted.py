@@ -92,9 +92,11 @@ def test_setting_some_weights_is_assigning_all_of_them():
 @pytest.mark.parametrize(
     ("indices", "weights", "message"),
     [
-        ([0, 4], [1.0, 1.0], r"`indices` must lie in \[0, num_samples=4\), got indices\[1\]=4"),
+        ([0, 4], [1.0, 1.0], r"`indices` must hold integers in \[0, 4\), got indices\[1\]=4"),
         ([-1], [1.0], r"got indices\[0\]=-1"),
-        ([0.5], [1.0], "`indices` must be a vector of integers"),
+        ([0.5], [1.0], "`indices` must hold integers, got indices of dtype float64"),
+        ([[0], [0, 1]], [1.0], "`indices` must be a vector of numbers"),
+        (torch.ones(1, requires_grad=True), [1.0], "`indices` must hold integers, got indices of dtype float32"),
         ([0, 1], [1.0], r"`weights` must be a vector of length 2"),
         ([0], [-1.0], r"got weights\[0\]=-1.0"),
         ([0, 1, 0], [0.0, 0.0, 0.0], "`weights` must leave at least 2 numbers above 0, got 1"),
@@ -102,7 +104,7 @@ def test_setting_some_weights_is_assigning_all_of_them():
 )
 def test_weights_that_cannot_be_set_change_nothing(indices, weights, message):
     selection = WeightedSelection([1.0, 2.0, 3.0, 0.0], 2, generator=seeded())
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises((ValueError, TypeError), match=message):
         selection.set_weights(indices, weights)
     assert selection.weights.tolist() == [1.0, 2.0, 3.0, 0.0]
     assert selection.inclusion_probs().sum() == approx(2.0)

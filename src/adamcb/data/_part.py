@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from adamcb import _checks
 from adamcb.selection import Draw
 
 
@@ -23,6 +24,9 @@ class DrawPart(Draw):
 
 def part_of(draw: Draw, rank: int, num_ranks: int) -> Draw:
     """Return the part of `draw` that is this rank's; the draw itself if there is one rank."""
+    _checks.instance("draw", draw, Draw, "a Draw")
+    num_ranks = _checks.integer("num_ranks", num_ranks, low=1)
+    rank = _checks.integer("rank", rank, low=0, high=num_ranks - 1)
     if num_ranks == 1:
         return draw
     rows = slice(rank, None, num_ranks)
@@ -31,4 +35,4 @@ def part_of(draw: Draw, rank: int, num_ranks: int) -> Draw:
 
 def whole_of(draw: Draw) -> Draw:
     """Return the draw that `draw` is a part of, or itself."""
-    return draw.whole if isinstance(draw, DrawPart) else draw
+    return draw.whole if isinstance(draw, DrawPart) else _checks.instance("draw", draw, Draw, "a Draw")

@@ -127,7 +127,12 @@ class AdamX(Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group, as every torch optimizer does, once its own settings have passed the constructor's checks."""
-        if isinstance(param_group, dict) and not param_group.keys().isdisjoint(self.defaults):
+        _checks.instance("param_group", param_group, dict, "a dict")
+        if "params" not in param_group:
+            raise ValueError(
+                f"`param_group` must have the key params, got {_checks.shown('param_group', param_group)}."
+            )
+        if not param_group.keys().isdisjoint(self.defaults):
             settings = _checked({**self.defaults, **param_group})
             param_group.update({name: settings[name] for name in settings if name in param_group})
         super().add_param_group(param_group)

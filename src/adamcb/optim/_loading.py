@@ -16,9 +16,18 @@ from adamcb import _checks
 _SCALARS = ("step", "eta", "mu", "mu_product")
 # Of torch's optimizers, the one whose state has other shapes than its parameters.
 _OTHER_SHAPES = ("Adafactor",)
-# What the optimizers with fused kernels keep, and their names.
-_ADAMS = ("AdamX", "Adam", "AdamW")
+# What torch's optimizers and AdamX always keep for a parameter, once they have stepped.
 _MOMENTS = {"step", "exp_avg", "exp_avg_sq"}
+_KEPT = {
+    **dict.fromkeys(("AdamX", "Adam", "AdamW", "RAdam"), _MOMENTS),
+    "NAdam": {*_MOMENTS, "mu_product"},
+    "Adamax": {"step", "exp_avg", "exp_inf"},
+    "Adadelta": {"step", "square_avg", "acc_delta"},
+    "Adagrad": {"step", "sum"},
+    "RMSprop": {"step", "square_avg"},
+    "Rprop": {"step", "prev", "step_size"},
+    "ASGD": {"step", "eta", "mu", "ax"},
+}
 # Settings at or above 0, and settings in [0, 1).
 _POSITIVE = ("lr", "initial_lr", "eps", "weight_decay")
 _SHARES = ("beta1_decay",)
@@ -49,15 +58,18 @@ def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
     if not isinstance(saved, dict) or not all(type(key) is int and 0 <= key < len(params) for key in saved):
         raise ValueError(f"an optimizer's state must hold states of parameters 0 to {len(params) - 1}.")
     check_entries(optimizer, {params[number]: entry for number, entry in saved.items()})
+    for number in (number for group in groups if group.get("amsgrad") for number in group["params"]):
+        if saved.get(number) and "max_exp_avg_sq" not in saved[number]:
+            raise ValueError(f"`state[{number}]` must have the key max_exp_avg_sq, because it was saved with amsgrad.")
 
 
 def check_entries(optimizer: Optimizer, entries: Mapping[Any, Any]) -> None:
     """Raise unless the states of these parameters fit those that the optimizer has, or would have."""
     params = [param for group in optimizer.param_groups for param in group["params"]]
     for number, param in enumerate(params):
-        known = optimizer.state.get(param) or {}
-        if param in entries and (known or _keeps_tensors_like_parameters(optimizer)):
-            always = _MOMENTS if type(optimizer).__name__ in _ADAMS else set()
+        known, is_torchs = optimizer.state.get(param) or {}, _keeps_tensors_like_parameters(optimizer)
+        if param in entries and (known or is_torchs):
+            always = _KEPT.get(type(optimizer).__name__, set()) if is_torchs else set()
             _check_entry(f"state[{number}]", entries[param], param, known, always)
 
 

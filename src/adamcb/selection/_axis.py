@@ -17,7 +17,7 @@ from adamcb._jit import jit
 from adamcb.selection._heap import Heap, build_heap, insert, remove_first, replace_first
 
 # Places in `Axis.sums`.
-POSITION, RATES, WEIGHTS = 0, 1, 2
+POSITION, RATES, WEIGHTS, RATES_LOST = 0, 1, 2, 3
 
 # The mean weight is kept in this range.
 _LOW, _HIGH = 2.0**-100, 2.0**100
@@ -34,7 +34,7 @@ class Axis(NamedTuple):
     begins: np.ndarray  # float64[n], where the sample's unit begins
     rates: np.ndarray  # float64[n], the rate of that unit
     weights: np.ndarray  # float64[n], from which the rate of the next unit follows
-    sums: np.ndarray  # float64[3]: how far the axis was followed, sum of rates, sum of weights
+    sums: np.ndarray  # float64[4]: how far the axis was followed, sums of rates and weights, what the rates' lacks
     stream: np.ndarray  # uint64[2]: seed, and how many numbers were taken from it
 
 
@@ -63,7 +63,7 @@ def new_axis(num_samples: int, seed: int) -> Axis:
         begins=np.zeros(num_samples),
         rates=np.ones(num_samples),
         weights=np.ones(num_samples),
-        sums=np.array([0.0, num_samples, num_samples]),
+        sums=np.array([0.0, num_samples, num_samples, 0.0]),
         stream=np.array([seed, 0], dtype=np.uint64),
     )
     _fill_places(axis)
@@ -129,23 +129,28 @@ def draw_due(axis, bounds, indices, probs, loss_weights):
     for j in range(num_held):
         insert(heap, held_keys[j], held[j])
     if np.floor(sums[POSITION]) > np.floor(start):  # about once in n visits
-        sums[RATES] = _total(axis.rates)
+        sums[RATES] = sums[RATES_LOST] = 0.0
+        for rate in axis.rates:
+            _add_rate(sums, rate)
 
 
 @jit
-def _total(rates):
-    """Return the sum of all rates. Changes add up to it too, but each of them rounds it."""
-    total = 0.0
-    for rate in rates:
-        total += rate
-    return total
+def _add_rate(sums, change):
+    """Add to the sum of rates, and carry what rounding takes from it to the next call (Kahan 1965).
+
+    Many changes are alike, so their rounding errors would have one sign and add up.
+    """
+    change += sums[RATES_LOST]
+    total = sums[RATES] + change
+    sums[RATES_LOST] = change - (total - sums[RATES])
+    sums[RATES] = total
 
 
 @jit
 def _begin_unit(axis, bounds, i, begin):
     """Begin the next unit of a sample: fix its rate, draw its place, and return the place."""
     rate = rate_of(axis.weights, axis.sums, bounds, i)
-    axis.sums[RATES] += rate - axis.rates[i]
+    _add_rate(axis.sums, rate - axis.rates[i])
     axis.begins[i], axis.rates[i] = begin, rate
     return begin + uniform(axis.stream) / rate
 

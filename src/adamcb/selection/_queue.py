@@ -10,7 +10,7 @@ import torch
 from adamcb import _checks
 from adamcb.selection import _axis
 from adamcb.selection._attention import Attention
-from adamcb.selection._axis import RATES, Bounds
+from adamcb.selection._axis import RATES, RATES_LOST, Bounds
 from adamcb.selection._draw import Draw, empty_draw
 from adamcb.selection._feedback import Feedback, Visit, as_feedback, check_feedback_state
 from adamcb.selection._moment import SecondMoment
@@ -217,7 +217,11 @@ class QueueBandit(Selection):
             if not np.min(np.asarray(state[name])) > 0.0:
                 raise ValueError(f"`state['{name}']` must hold numbers above 0, got one that is 0.")
         _checks.flags("state['visited']", state["visited"], length=self.num_samples)
-        _checks.vector("state['sums']", state["sums"], length=len(self._axis.sums))
+        sums = _checks.array("state['sums']", state["sums"])
+        if sums.shape == self._axis.sums.shape:  # older states lack the last one, which may be negative
+            _checks.real(f"state['sums'][{RATES_LOST}]", float(sums[RATES_LOST]), low=-1.0, high=1.0)
+            sums = sums[:RATES_LOST]
+        _checks.vector("state['sums']", sums, length=RATES_LOST)
         if not isinstance(state["stream"], (list, tuple)) or len(state["stream"]) != 2:
             raise ValueError(f"`state['stream']` must be two integers, got state['stream']={state['stream']!r}.")
         for position, number in enumerate(state["stream"]):
@@ -230,7 +234,9 @@ class QueueBandit(Selection):
     def _restore(self, state: dict[str, Any]) -> None:
         axis = self._axis  # filled in place: at large n there is no room for a second one
         axis.weights[:], axis.rates[:], axis.begins[:] = (np.asarray(state[name]) for name in _VECTORS[:3])
-        axis.sums[:], axis.stream[:] = state["sums"], np.array(state["stream"], dtype=np.uint64)
+        axis.sums[RATES_LOST] = 0.0
+        axis.sums[: len(state["sums"])] = state["sums"]
+        axis.stream[:] = np.array(state["stream"], dtype=np.uint64)
         _axis.read_events(axis, np.asarray(state["events"]), np.asarray(state["visited"]))
         self._feedback_state = dict(state["feedback"])
         self.moment.load_state_dict(state["moment"])

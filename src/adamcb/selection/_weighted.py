@@ -56,21 +56,15 @@ class WeightedSelection(DistinctSelection):
             weights: k numbers ≥ 0, on the scale of what `weights` returns.
 
         Raises:
-            ValueError: If they are of another kind, or fewer than `batch_size` weights above 0 would be left. Nothing
-                is changed then.
+            ValueError, TypeError: If they are of another kind, or fewer than `batch_size` weights above 0 would be
+                left. Nothing is changed then.
         """
-        samples = np.asarray(indices)
-        if samples.ndim != 1 or (len(samples) and samples.dtype.kind not in "iu"):
-            raise ValueError(f"`indices` must be a vector of integers, got {samples.dtype} of shape {samples.shape}.")
+        samples = _checks.indices("indices", indices, below=self.num_samples)
         values = _checks.vector("weights", weights, length=len(samples))
         if not len(samples):
             return
-        if not (samples.min() >= 0 and samples.max() < self.num_samples):
-            bad = int(np.flatnonzero((samples < 0) | (samples >= self.num_samples))[0])
-            rule = f"lie in [0, num_samples={self.num_samples})"
-            raise ValueError(f"`indices` must {rule}, got indices[{bad}]={samples[bad]}.")
         positions = samples if self._position_of is None else self._position_of[samples]
-        left = assign(self._tree, positions.astype(np.int64), values, self._positive, self._min_positive)
+        left = assign(self._tree, positions.astype(np.int64, copy=False), values, self._positive, self._min_positive)
         if left < self._min_positive:
             raise ValueError(f"`weights` must leave at least {self._min_positive} numbers above 0, got {left}.")
         self._positive = int(left)

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from adamcb import _checks
+from adamcb._files import whole_file
 from adamcb._jit import jit
 from adamcb.selection import Draw, Selection, Strata
 
@@ -61,9 +62,9 @@ class SampleTable:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def to_csv(self, path: str | os.PathLike[str]) -> None:
-        """Write a header and one line a sample. NaN is an empty cell."""
+        """Write a header and one line a sample. NaN is an empty cell. The file is written whole or not at all."""
         columns = self.as_dict()
-        with open(path, "w", newline="", encoding="utf-8") as file:
+        with whole_file(_checks.path("path", path)) as draft, draft.open("w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(columns)
             writer.writerows(zip(*map(_cells, columns.values()), strict=True))

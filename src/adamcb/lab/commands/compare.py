@@ -8,13 +8,14 @@ import shutil
 import tempfile
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from rich.console import Console
 
+from adamcb import _checks
 from adamcb.lab.commands.config import NAME, config_text
 from adamcb.lab.errors import LabError
 from adamcb.lab.experiment import Experiment, digest, title_of
@@ -121,16 +122,18 @@ def compare(
         >>> print(comparison.verdict)  # doctest: +SKIP
     """
     console = Console(stderr=True, quiet=True)
-    task = load_task(task) if isinstance(task, str) else task
     try:
-        experiment = Experiment(task=task.name, methods=tuple(methods), seeds=seeds)
+        task = load_task(task) if isinstance(task, str) else _checks.instance("task", task, Task, "a Task or its name")
+        chosen = _checks.sequence("methods", methods, "be a sequence of names or Methods")
+        experiment = Experiment(task=task.name, methods=chosen, seeds=_checks.count("seeds", seeds))
         experiment.resolve_methods()
+        given = None if out is None else _checks.path("out", out)
+        options = Options(jobs=0 if jobs is None else _checks.count("jobs", jobs))
     except (ValueError, TypeError, FileNotFoundError) as error:
         raise LabError(str(error)) from error
-    place = Path(tempfile.mkdtemp(prefix="adamcb-")) if out is None else Path(out)
-    options = Options(out=place, jobs=0 if jobs is None else jobs)
+    place = Path(tempfile.mkdtemp(prefix="adamcb-") if given is None else given)
     with torch.random.fork_rng():
-        comparison = run_comparison(experiment, options, console, task=task)
+        comparison = run_comparison(experiment, replace(options, out=place), console, task=task)
     if out is None:
         weakref.finalize(comparison, shutil.rmtree, place, ignore_errors=True)
     return comparison
