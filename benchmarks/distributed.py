@@ -52,7 +52,7 @@ def feedback_step(bandit: QueueBandit, ranks: Ranks) -> Callable[[], tuple[float
         drawn = time.perf_counter()
         heard = scores
         if ranks.size > 1:
-            heard = gather_scores(ranks, part, scores, losses, losses, losses.sum()).measured
+            _, (heard, _, _) = gather_scores(ranks, part, scores, losses, losses, losses.sum()).columns()
         gathered = time.perf_counter()
         bandit.update(whole, heard.double().numpy())
         return drawn - start, gathered - drawn, time.perf_counter() - gathered
