@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
@@ -42,7 +43,7 @@ from benchmarks.large import memory
 from benchmarks.timing import duration, markdown
 
 TURN = 20  # steps of a turn without a model
-STEPS_A_TURN = 4  # of a turn with one
+STEPS_A_TURN = 2  # of a turn with one
 KINDS = {"queue": QueueBandit, "combinatorial": CombinatorialBandit}
 Bandit = CombinatorialBandit | QueueBandit
 
@@ -154,23 +155,24 @@ def step_of(form: str, chosen: bool, batch_size: int, ranks: Ranks) -> Callable[
 
 
 def time_steps(forms: list[str], batch_size: int, turns: int, ranks: Ranks) -> dict[str, dict[str, float]]:
-    """Return for each form the seconds of a plain step, and how many times those a chosen one takes, turn by turn."""
+    """Return for each form the seconds of a plain step, and how many times those a chosen one takes.
+
+    A ratio is that of two turns that follow each other, whichever came first; the median of all of them counts.
+    """
     results = {}
     for form in forms:
         steps = [step_of(form, chosen, batch_size, ranks) for chosen in (False, True)]
         taken: list[list[tuple[float, float]]] = [[], []]
         for turn in range(turns + 1):
-            for step, times in zip(steps, taken, strict=True):
+            for chosen in (0, 1) if turn % 2 else (1, 0):
                 clock, processor = time.perf_counter(), time.process_time()
                 for _ in range(STEPS_A_TURN):
-                    step()
+                    steps[chosen]()
                 if turn:  # the first compiles
-                    times.append((time.perf_counter() - clock, time.process_time() - processor))
-        (plain_clock, plain), (clock, processor) = (
-            [*map(statistics.median, zip(*times, strict=True))] for times in taken
-        )
-        each = {"step": plain_clock / STEPS_A_TURN, "processor": plain / STEPS_A_TURN}
-        results[form] = {**each, "ratio": clock / plain_clock, "processor ratio": processor / plain}
+                    taken[chosen].append((time.perf_counter() - clock, time.process_time() - processor))
+        plain, chosen = (np.array(times) / STEPS_A_TURN for times in taken)
+        each, ratios = np.median(plain, axis=0), np.median(chosen / plain, axis=0)
+        results[form] = dict(zip(("step", "processor", "ratio", "processor ratio"), (*each, *ratios), strict=True))
     return results
 
 
@@ -207,7 +209,7 @@ def main() -> None:
     parser.add_argument("--kind", choices=KINDS, default="queue")
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--turns", type=int, default=20, help=f"of {TURN} steps, for each n (default: 20)")
-    parser.add_argument("--steps", type=int, default=20, help="turns of steps of the CNN; 0: none (default: 20)")
+    parser.add_argument("--steps", type=int, default=40, help="turns of steps of the CNN; 0: none (default: 40)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     k = arguments.batch_size
