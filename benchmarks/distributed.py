@@ -157,7 +157,8 @@ def step_of(form: str, chosen: bool, batch_size: int, ranks: Ranks) -> Callable[
 def time_steps(forms: list[str], batch_size: int, turns: int, ranks: Ranks) -> dict[str, dict[str, float]]:
     """Return for each form the seconds of a plain step, and how many times those a chosen one takes.
 
-    A ratio is that of two turns that follow each other, whichever came first; the median of all of them counts.
+    A ratio is that of two turns that follow each other, whichever came first. The median of all of them counts, with
+    its interval of 95 %.
     """
     results = {}
     for form in forms:
@@ -171,8 +172,10 @@ def time_steps(forms: list[str], batch_size: int, turns: int, ranks: Ranks) -> d
                 if turn:  # the first compiles
                     taken[chosen].append((time.perf_counter() - clock, time.process_time() - processor))
         plain, chosen = (np.array(times) / STEPS_A_TURN for times in taken)
-        each, ratios = np.median(plain, axis=0), np.median(chosen / plain, axis=0)
-        results[form] = dict(zip(("step", "processor", "ratio", "processor ratio"), (*each, *ratios), strict=True))
+        low, middle, high = np.quantile(chosen / plain, (0.25, 0.5, 0.75), axis=0)
+        error = 1.57 * (high - low) / np.sqrt(turns)  # the notch of a box plot
+        names = ("step", "processor", "ratio", "processor ratio", "error", "processor error")
+        results[form] = dict(zip(names, (*np.median(plain, axis=0), *middle, *error), strict=True))
     return results
 
 
@@ -227,7 +230,8 @@ def main() -> None:
             sent = [str(own), f"{own * (world_size - 1) / k:.1f}·K", f"{taken['bytes']:.1f}"]
             rows.append([str(world_size), name, *parts, *shares, *sent])
         for form, row in step.items():
-            ratios = [f"{row[name]:.3f}" for name in ("processor ratio", "ratio")]
+            pairs = (("processor ratio", "processor error"), ("ratio", "error"))
+            ratios = [f"{row[ratio]:.3f} ± {row[error]:.3f}" for ratio, error in pairs]
             times = [duration(row[name]) for name in ("processor", "step")]
             whole_steps.append([str(world_size), form, *times, *ratios])
     header = ["processes", "samples", "draw", "gather", "update", "together", "processor"]
