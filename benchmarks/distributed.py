@@ -6,22 +6,27 @@ not change; by the clock, a gather on a busy machine is a wait for the scheduler
 
 Draw, gather and update are also timed by themselves, as a step does them but without a model in between, for datasets
 of several sizes that take turns. "of a step" is against the plain step in as many processes. Bytes are what a rank
-gives to the gather, and what it then sends if the gather is a ring: W − 1 parts.
+gives to the gather, and what it then sends if the gather is a ring: W − 1 parts. "bytes a sample" is the most memory
+that a rank took for the selection while it was built and first drew, with the meter's flag.
 
-    ADAMCB_DATA=... python -m benchmarks.distributed [--processes 1 2 4] [--samples 100000 1000000 10000000]
+    ADAMCB_DATA=... python -m benchmarks.distributed [--processes 1 2 4] [--samples 1e5 1e6 1e7] [--kind combinatorial]
+
+Selections of all sizes are in memory together, in every process. 10⁹ samples are `CombinatorialBandit`'s, 11.4 GB a
+process: --processes 1 --samples 1e9 --kind combinatorial --steps 0
 """
 
 from __future__ import annotations
 
 import argparse
 import os
-import resource
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as multiprocessing
@@ -29,18 +34,21 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from adamcb import AdaptiveLoader, QueueBandit
+from adamcb import AdaptiveLoader, CombinatorialBandit, QueueBandit
 from adamcb.data import part_of
 from adamcb.lab.tasks import models
 from adamcb.lab.tasks.datasets import load_dataset
 from adamcb.training import Ranks, gather_scores
+from benchmarks.large import memory
 from benchmarks.timing import duration, markdown
 
 TURN = 20  # steps of a turn without a model
-STEPS_A_TURN = 4  # of a turn with one
+STEPS_A_TURN = 2  # of a turn with one
+KINDS = {"queue": QueueBandit, "combinatorial": CombinatorialBandit}
+Bandit = CombinatorialBandit | QueueBandit
 
 
-def feedback_step(bandit: QueueBandit, ranks: Ranks) -> Callable[[], tuple[float, ...]]:
+def feedback_step(bandit: Bandit, ranks: Ranks) -> Callable[[], tuple[float, ...]]:
     """Return a step without a model: the seconds of draw, gather and update."""
     k = bandit.batch_size // ranks.size
     scores, losses = torch.rand(k), torch.rand(k)
@@ -50,9 +58,9 @@ def feedback_step(bandit: QueueBandit, ranks: Ranks) -> Callable[[], tuple[float
         whole = bandit.draw()
         part = part_of(whole, ranks.rank, ranks.size)
         drawn = time.perf_counter()
-        heard = scores
+        heard: Any = scores
         if ranks.size > 1:
-            heard = gather_scores(ranks, part, scores, losses, losses, losses.sum()).measured
+            _, (heard, *_) = gather_scores(ranks, part, scores, losses, losses, losses.sum()).columns()
         gathered = time.perf_counter()
         bandit.update(whole, heard.double().numpy())
         return drawn - start, gathered - drawn, time.perf_counter() - gathered
@@ -60,16 +68,32 @@ def feedback_step(bandit: QueueBandit, ranks: Ranks) -> Callable[[], tuple[float
     return step
 
 
-def new_bandit(num_samples: int, batch_size: int) -> QueueBandit:
-    generator = torch.Generator().manual_seed(0)
-    return QueueBandit(num_samples, batch_size, generator=generator)
+def new_bandit(kind: str, num_samples: int, batch_size: int) -> Bandit:
+    return KINDS[kind](num_samples, batch_size, generator=torch.Generator().manual_seed(0))
 
 
-def time_feedback(sizes: list[int], batch_size: int, turns: int, ranks: Ranks) -> dict[str, dict[str, float]]:
+def measured_bandit(kind: str, num_samples: int, batch_size: int) -> tuple[Bandit, float]:
+    """Return a new selection that has drawn, and the bytes that a sample took, the meter's flag among them."""
+    before = memory("VmRSS")
+    Path("/proc/self/clear_refs").write_text("5")  # the peak is now what is held now
+    bandit = new_bandit(kind, num_samples, batch_size)
+    bandit.draw()
+    return bandit, (memory("VmHWM") - before) / num_samples + 1
+
+
+def time_feedback(
+    kind: str, sizes: list[int], batch_size: int, turns: int, ranks: Ranks
+) -> dict[str, dict[str, float]]:
     """Return the medians for each n; the last row is of sharded weights: n/W samples, K/W of them a draw."""
-    steps = {f"{n:,}": feedback_step(new_bandit(n, batch_size), ranks) for n in sizes}
-    shard = new_bandit(sizes[-1] // ranks.size, batch_size // ranks.size)
-    steps[f"{sizes[-1]:,}, sharded"] = feedback_step(shard, Ranks())
+    new_bandit(kind, 1000, 10).draw()  # compiles
+    steps, held = {}, {}
+    for n in sizes:
+        bandit, held[f"{n:,}"] = measured_bandit(kind, n, batch_size)
+        steps[f"{n:,}"] = feedback_step(bandit, ranks)
+    if ranks.size > 1:
+        name = f"{sizes[-1]:,}, sharded"
+        bandit, shard = measured_bandit(kind, sizes[-1] // ranks.size, batch_size // ranks.size)
+        steps[name], held[name] = feedback_step(bandit, Ranks()), shard / ranks.size
     times: dict[str, list[tuple[float, ...]]] = {name: [] for name in steps}
     processor: dict[str, list[float]] = {name: [] for name in steps}
     for turn in range(turns + 1):
@@ -84,6 +108,7 @@ def time_feedback(sizes: list[int], batch_size: int, turns: int, ranks: Ranks) -
             **dict(zip(("draw", "gather", "update"), map(statistics.median, zip(*taken, strict=True)), strict=True)),
             "all": statistics.median(map(sum, taken)),
             "processor": statistics.median(processor[name]),
+            "bytes": held[name],
         }
         for name, taken in times.items()
     }
@@ -130,36 +155,28 @@ def step_of(form: str, chosen: bool, batch_size: int, ranks: Ranks) -> Callable[
 
 
 def time_steps(forms: list[str], batch_size: int, turns: int, ranks: Ranks) -> dict[str, dict[str, float]]:
-    """Return for each form the seconds of a plain step, and how many times those a chosen one takes, turn by turn."""
+    """Return for each form the seconds of a plain step, and how many times those a chosen one takes.
+
+    A ratio is that of two turns that follow each other, whichever came first. The median of all of them counts, with
+    its interval of 95 %.
+    """
     results = {}
     for form in forms:
         steps = [step_of(form, chosen, batch_size, ranks) for chosen in (False, True)]
         taken: list[list[tuple[float, float]]] = [[], []]
         for turn in range(turns + 1):
-            for step, times in zip(steps, taken, strict=True):
+            for chosen in (0, 1) if turn % 2 else (1, 0):
                 clock, processor = time.perf_counter(), time.process_time()
                 for _ in range(STEPS_A_TURN):
-                    step()
+                    steps[chosen]()
                 if turn:  # the first compiles
-                    times.append((time.perf_counter() - clock, time.process_time() - processor))
-        (plain_clock, plain), (clock, processor) = (
-            [*map(statistics.median, zip(*times, strict=True))] for times in taken
-        )
-        each = {"step": plain_clock / STEPS_A_TURN, "processor": plain / STEPS_A_TURN}
-        results[form] = {**each, "ratio": clock / plain_clock, "processor ratio": processor / plain}
+                    taken[chosen].append((time.perf_counter() - clock, time.process_time() - processor))
+        plain, chosen = (np.array(times) / STEPS_A_TURN for times in taken)
+        low, middle, high = np.quantile(chosen / plain, (0.25, 0.5, 0.75), axis=0)
+        error = 1.57 * (high - low) / np.sqrt(turns)  # the notch of a box plot
+        names = ("step", "processor", "ratio", "processor ratio", "error", "processor error")
+        results[form] = dict(zip(names, (*np.median(plain, axis=0), *middle, *error), strict=True))
     return results
-
-
-def epoch_and_memory(num_samples: int, batch_size: int) -> dict[str, float]:
-    """Return the seconds of a new epoch's order, and the bytes that a sample takes, the meter's flag among them."""
-    new_bandit(1000, 10).draw()  # compiles
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    start = time.perf_counter()
-    bandit = new_bandit(num_samples, batch_size)  # as a new epoch: an order, its inverse, and a tree
-    seconds = time.perf_counter() - start
-    bandit.draw()
-    held = 1024 * (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
-    return {"epoch": seconds, "bytes": held / num_samples + 1}
 
 
 def be_rank(rank: int, world_size: int, store: str, arguments: argparse.Namespace, results: Any) -> None:
@@ -167,7 +184,7 @@ def be_rank(rank: int, world_size: int, store: str, arguments: argparse.Namespac
     os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world_size)
     ranks = Ranks.current()
-    feedback = time_feedback(arguments.samples, arguments.batch_size, arguments.turns, ranks)
+    feedback = time_feedback(arguments.kind, arguments.samples, arguments.batch_size, arguments.turns, ranks)
     forms = ["alone"] if world_size == 1 else ["DDP", "fully_shard"]
     step = time_steps(forms, arguments.batch_size, arguments.steps, ranks) if arguments.steps else {}
     if rank == 0:
@@ -191,17 +208,18 @@ def in_processes(world_size: int, arguments: argparse.Namespace) -> tuple[dict, 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2, 4])
-    parser.add_argument("--samples", type=int, nargs="+", default=[10**5, 10**6, 10**7])
+    parser.add_argument("--samples", type=lambda n: int(float(n)), nargs="+", default=[10**5, 10**6, 10**7])
+    parser.add_argument("--kind", choices=KINDS, default="queue")
     parser.add_argument("--batch-size", type=int, default=128)
     parser.add_argument("--turns", type=int, default=20, help=f"of {TURN} steps, for each n (default: 20)")
-    parser.add_argument("--steps", type=int, default=20, help="turns of steps of the CNN; 0: none (default: 20)")
+    parser.add_argument("--steps", type=int, default=40, help="turns of steps of the CNN; 0: none (default: 40)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     k = arguments.batch_size
     rows, whole_steps = [], []
     for world_size in arguments.processes:
         feedback, step = in_processes(world_size, arguments)
-        given = 16 * k // world_size + 4 if world_size > 1 else 0
+        given = 20 * k // world_size + 4 if world_size > 1 else 0
         for name, taken in feedback.items():
             own = 0 if "sharded" in name else given
             plain = next(iter(step.values()), None)
@@ -209,28 +227,22 @@ def main() -> None:
             if plain:
                 shares = [f"{taken[a] / plain[b]:.2%}" for a, b in (("all", "step"), ("processor", "processor"))]
             parts = [duration(taken[part]) for part in ("draw", "gather", "update", "all", "processor")]
-            rows.append([str(world_size), name, *parts, *shares, str(own), f"{own * (world_size - 1) / k:.1f}·K"])
+            sent = [str(own), f"{own * (world_size - 1) / k:.1f}·K", f"{taken['bytes']:.1f}"]
+            rows.append([str(world_size), name, *parts, *shares, *sent])
         for form, row in step.items():
-            ratios = [f"{row[name]:.3f}" for name in ("processor ratio", "ratio")]
+            pairs = (("processor ratio", "processor error"), ("ratio", "error"))
+            ratios = [f"{row[ratio]:.3f} ± {row[error]:.3f}" for ratio, error in pairs]
             times = [duration(row[name]) for name in ("processor", "step")]
             whole_steps.append([str(world_size), form, *times, *ratios])
     header = ["processes", "samples", "draw", "gather", "update", "together", "processor"]
-    header += ["of a step", "of its processor time", "bytes given", "sent, ring"]
+    header += ["of a step", "of its processor time", "bytes given", "sent, ring", "bytes a sample"]
     print(
-        f"\nMNIST CNN, batches of {k} for all ranks, float32, torch {torch.__version__}\n\n{markdown(header, rows)}\n"
+        f"\n{KINDS[arguments.kind].__name__}, batches of {k} for all ranks, MNIST CNN, float32, "
+        f"torch {torch.__version__}\n\n{markdown(header, rows)}\n"
     )
     step_header = ["processes", "model", "plain step, processor", "clock", "chosen ÷ plain, processor", "clock"]
-    print(f"{markdown(step_header, whole_steps)}\n")
-    epochs = {n: epoch_and_memory(n, k) for n in arguments.samples}
-    print(
-        markdown(
-            ["samples", "new order, once an epoch", "spread over its steps", "bytes a sample"],
-            [
-                [f"{n:,}", duration(row["epoch"]), duration(row["epoch"] / (n // k)), f"{row['bytes']:.1f}"]
-                for n, row in epochs.items()
-            ],
-        )
-    )
+    if whole_steps:
+        print(markdown(step_header, whole_steps))
 
 
 if __name__ == "__main__":

@@ -51,6 +51,7 @@ class Phases:
             result = work()
         seconds = (time.process_time() - start) / calls
         self.rows[name] = seconds, (memory("VmHWM") - self.base) / self.n
+        print(f"{self.n:,} {name}: {cell(self.rows[name], self.n)}", file=sys.stderr, flush=True)
         return result
 
 

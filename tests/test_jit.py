@@ -1,10 +1,12 @@
 """Compiling is told in words, once, and is no part of what the meter counts."""
 
+import logging
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -14,6 +16,7 @@ from torch.utils.data import TensorDataset
 
 import adamcb
 from adamcb import _jit
+from adamcb.lab.runs import workers
 
 USE = "import numpy as np, adamcb; s = adamcb.UniformSelection(10, 2); s.update(s.draw(), np.ones(2))"
 SHOWN = "import logging; logging.basicConfig(level=logging.INFO); " + USE
@@ -46,6 +49,20 @@ def test_where_code_cannot_be_stored_everyone_is_told_what_to_do(tmp_path):
     assert "Set the environment variable NUMBA_CACHE_DIR to a folder that can be written." in told
     cured = errors_of(USE, **{**environment, "NUMBA_CACHE_DIR": str(tmp_path / "cache")})
     assert cured == ""
+
+
+def test_the_command_line_shows_it_without_being_asked(monkeypatch):
+    shown, logger = [], logging.getLogger("adamcb._jit")
+    level, handler = logger.level, workers._tell_of_compiling(SimpleNamespace(send=shown.append))
+    monkeypatch.setattr(_jit._teller, "told", False)
+    loop = {"dispatcher": SimpleNamespace(py_func=_jit.clock)}
+    try:
+        for _ in range(2):
+            event.start_event("numba:compile", loop)
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+    assert shown == [workers.Note(_jit._ONCE)]
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ import pytest
 import torch
 from pytest import approx
 from torch import nn
-from torch.utils.data import DataLoader, IterableDataset, get_worker_info
+from torch.utils.data import DataLoader, IterableDataset, Subset, TensorDataset, get_worker_info
 
 from adamcb import AdaptiveLoader
 from adamcb.data import BanditLoader, Window
@@ -296,3 +296,13 @@ BAD = {
 def test_bad_arguments_are_refused(make, error, message):
     with pytest.raises(error, match=re.escape(message)):
         make()
+
+
+def test_a_window_behind_another_dataset_is_refused():
+    subset = Subset(Subset(Window(range(100), 12), range(10)), range(8))
+    with pytest.raises(
+        TypeError, match="must be the Window itself, got a Subset with a Window in it, which would never"
+    ):
+        BanditLoader(subset, UniformSelection(8, 2, generator=seeded()))
+    inner = Subset(TensorDataset(torch.arange(12.0)), range(8))
+    assert len(list(BanditLoader(inner, UniformSelection(8, 2, generator=seeded())))) == 4

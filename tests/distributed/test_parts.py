@@ -7,6 +7,7 @@ from pytest import approx
 
 from adamcb import BanditLoader, CombinatorialBandit, Draw, UniformSelection
 from adamcb.data import DrawPart, part_of, whole_of
+from adamcb.training import Ranks, _ranks, gather_scores
 from tests.data.datasets import Made, Noisy, tensors
 
 N, K = 41, 8
@@ -93,3 +94,28 @@ def test_random_transforms_in_workers_differ_between_ranks_and_not_between_runs(
 def test_ranks_that_cannot_be_are_refused(rank, num_ranks, message):
     with pytest.raises(ValueError, match=message):
         loader(rank, num_ranks)
+
+
+MIXED = (torch.float64, torch.bfloat16, torch.float32)
+
+
+@pytest.mark.parametrize("kinds", [(torch.float32,) * 3, (torch.float64,) * 3, MIXED])
+@pytest.mark.parametrize("measures", [True, False])
+def test_what_ranks_tell_comes_back_to_the_bit_in_the_order_of_the_draw(kinds, measures, monkeypatch):
+    whole = UniformSelection(10**12, 12, generator=torch.Generator().manual_seed(0)).draw()
+    columns = [torch.randn(12).to(kind) for kind in kinds]
+    columns[2][4] = torch.nan
+    told = []
+    monkeypatch.setattr(_ranks, "_all_gather", lambda sent, size: told.append(sent) or sent)
+    for rank in range(3):
+        measured, arrived, losses = (column[rank::3] for column in columns)
+        own = (measured if measures else None, arrived, losses, torch.tensor(float(rank)))
+        heard = gather_scores(Ranks(rank, 3), part_of(whole, rank, 3), *own)
+    heard = heard._replace(bits=torch.stack(told))
+    indices, found = heard.columns()
+    assert indices.tolist() == whole.indices.tolist()
+    assert (found[0] is None) != measures
+    for column, expected in list(zip(found, columns, strict=True))[not measures :]:
+        assert column.dtype == expected.dtype
+        assert torch.equal(column.nan_to_num(7.0), expected.nan_to_num(7.0))
+    assert heard.loss.item() == 1.0

@@ -1,5 +1,7 @@
 """Orders of very many samples are computed: they equal their slow twin, look random, and change no probability."""
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
@@ -111,3 +113,54 @@ def test_weights_follow_their_samples_from_epoch_to_epoch_and_through_a_state(co
         assert left.probs.tolist() == right.probs.tolist()
         for each, draw in ((selection, left), (twin, right)):
             each.update(draw, scores[draw.indices])
+
+
+@pytest.mark.parametrize("n", SIZES)
+def test_values_move_to_another_order_where_they_stand(n):
+    order = Shuffle(n, 3)
+    positions, values = order.inverse(), np.arange(n) % 3 + 0.25 * (np.arange(n) % 2)  # some of them 0
+    moved = values[order[:]]
+    order.move(8, moved)
+    assert moved.tolist() == values[shuffled(n, 8)].tolist()
+    assert not np.signbit(moved).any()
+    assert order[:].tolist() == shuffled(n, 8)
+    assert positions[order[:]].tolist() == list(range(n))
+    order.move(9, moved, -values[::-1] * 0.0)  # zeros with a sign
+    assert moved.tolist() == [0.0] * n
+    order.move(10, moved, values[::-1].copy())
+    assert moved.tolist() == values[::-1][shuffled(n, 10)].tolist()
+
+
+def test_computed_orders_need_no_second_copy_of_the_weights(computed):
+    """8 bytes a sample are weights, and 3.4 the sums above them, which make room for a state of 8 while it is saved."""
+    n, peaks = 200_000, {}
+
+    def peak_of(name, work):
+        tracemalloc.reset_peak()
+        result = work()
+        peaks[name] = tracemalloc.get_traced_memory()[1] / n
+        return result
+
+    def new_epoch():
+        selection._drawn = selection.draws_per_epoch
+        selection.draw()
+        return selection._tree.nodes.shape
+
+    small = CombinatorialBandit(100, 6, generator=seeded())  # compiles
+    small.load_state_dict(small.state_dict())
+    small._drawn = small.draws_per_epoch
+    small.draw()
+    tracemalloc.start()
+    try:
+        selection = peak_of("build", lambda: CombinatorialBandit(n, 6, generator=seeded()))
+        peak_of("new epoch", new_epoch)
+        state = peak_of("save", selection.state_dict)
+        peak_of("load", lambda: selection.load_state_dict(state))
+    finally:
+        tracemalloc.stop()
+    assert {name: round(peak, 1) for name, peak in peaks.items()} == {
+        "build": approx(11.4, abs=0.5),
+        "new epoch": approx(11.4, abs=0.5),
+        "save": approx(16.0, abs=0.5),
+        "load": approx(16.0, abs=0.5),
+    }

@@ -13,7 +13,7 @@ from adamcb.data import _stateful
 from adamcb.data._batch import SelectedBatch
 from adamcb.data._draws import DrawSampler
 from adamcb.data._fetch import Fetcher, as_fetched, collate
-from adamcb.data._window import Window, check_window, move_on
+from adamcb.data._window import Window, check_window, move_on, refuse_hidden_window
 from adamcb.selection import Selection
 
 _MOST_WORKERS, _MOST_AHEAD = 1024, 10_000
@@ -222,6 +222,7 @@ def _check_dataset(dataset: Any, selection: Any) -> None:
     if isinstance(dataset, (DataLoader, BanditLoader)):
         kind = type(dataset).__name__
         raise TypeError(f"`dataset` must be a dataset, got a {kind}. Pass its dataset: `loader.dataset`.")
+    refuse_hidden_window(dataset)
     length = _checks.map_style("dataset", dataset)
     if length != selection.num_samples:
         raise ValueError(f"`dataset` must have selection.num_samples={selection.num_samples} samples, got {length}.")

@@ -166,6 +166,18 @@ def check_window(num_workers: int, stateful: bool) -> None:
         raise ValueError("`stateful` must be False with a Window, got stateful=True. The window saves its stream.")
 
 
+def refuse_hidden_window(dataset: Any) -> None:
+    """Raise for a window behind another dataset, as a `Subset`: no epoch would let it read on."""
+    inner = getattr(dataset, "dataset", None)
+    for _ in range(8):  # one may stand in another
+        if isinstance(inner, Window):
+            raise TypeError(
+                f"`dataset` must be the Window itself, got a {type(dataset).__name__} with a Window in it, which would "
+                "never read on. Choose, split and transform samples in the stream."
+            )
+        inner = getattr(inner, "dataset", None)
+
+
 def move_on(window: Window, selection: Selection) -> None:
     """Let the window advance, and the selection forget what it learned about the samples that left."""
     new = window.advance()

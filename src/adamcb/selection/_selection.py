@@ -158,6 +158,7 @@ class Selection:
             "settings": self._settings(),
             "origin": self._origin,
             "generator": self.generator.get_state(),
+            **self._vectors(),
             **self._learned(),
         }
 
@@ -183,6 +184,10 @@ class Selection:
         """Return what changes from draw to draw, as tensors and plain values. Override it together with `_restore`."""
         return {}
 
+    def _vectors(self) -> dict[str, Any]:
+        """Return what is named in `per_sample`, if `_learned` does not: loading a state then makes none to compare."""
+        return {}
+
     def _restore(self, state: dict[str, Any]) -> None:
         """Take over what `_learned` returned. `_check_state` has checked it."""
 
@@ -190,7 +195,7 @@ class Selection:
         """Raise unless `state` can be loaded. Override it to add checks of what `_learned` saves."""
         if isinstance(state, dict) and "settings" in state:  # first: it tells best what is wrong
             self._check_settings(state["settings"])
-        keys = ("settings", "origin", "generator", *self._learned())
+        keys = ("settings", "origin", "generator", *self.per_sample, *self._learned())
         if not isinstance(state, dict) or not set(keys) <= set(state):
             got = f"the keys {', '.join(map(str, state))}" if isinstance(state, dict) else type(state).__name__
             raise ValueError(f"`state` must be a dict with the keys {', '.join(keys)}, got {got}.")

@@ -42,20 +42,26 @@ class Tree(NamedTuple):
 
 def build_tree(weights: np.ndarray, order: np.ndarray | Shuffle | None = None) -> Tree:
     """Return the tree over `weights` (float64[n], see `in_range`), in the order given or as they come. O(n)."""
-    sizes = [_padded(len(weights))]
+    leaves = np.full(_padded(len(weights)), -1.0)
+    if order is None or weights.strides == (0,):  # one weight for all is the same in every order
+        leaves[: len(weights)] = weights
+    else:
+        gather(weights, order, leaves)
+    return tree_over(leaves)
+
+
+def tree_over(leaves: np.ndarray) -> Tree:
+    """Return the tree that has these leaves: weights in the order of the draw, and padding. O(n)."""
+    sizes = [len(leaves)]
     while sizes[-1] > FANOUT:
         sizes.append(_padded(sizes[-1] // FANOUT))
     sizes.append(1)
     tree = Tree(
-        leaves=np.full(sizes[0], -1.0),
+        leaves=leaves,
         nodes=np.zeros((sum(sizes[1:]), 2)),
         counts=np.zeros(sum(sizes[1:]), dtype=np.int64),
         offsets=np.cumsum([0, 0, *sizes[1:-1]], dtype=np.int64),
     )
-    if order is None:
-        tree.leaves[: len(weights)] = weights
-    else:
-        gather(weights, order, tree.leaves)
     rebuild(tree)
     return tree
 

@@ -14,7 +14,9 @@ from adamcb.selection._draw import Draw, empty_draw
 from adamcb.selection._random import Uniforms, inverse, new_seed, permutation
 from adamcb.selection._selection import Selection
 from adamcb.selection._shuffle import Shuffle
-from adamcb.selection._tree import Tree, build_tree, gather, in_range, multiply
+from adamcb.selection._tree import Tree, build_tree, gather, in_range, multiply, tree_over
+
+_NO_LEAVES = np.empty(0)
 
 
 class TreeSelection(Selection):
@@ -29,7 +31,8 @@ class TreeSelection(Selection):
     """
 
     per_sample = ("weights",)
-    _tree: Tree
+    _leaves: np.ndarray  # of the tree
+    _built: Tree | None  # the tree; None: what stands above the leaves is built when it is needed
     _order: np.ndarray | Shuffle | None = None  # position in the tree → sample; None: as they come
     _position_of: np.ndarray | Shuffle | None = None  # sample → position in the tree
 
@@ -46,9 +49,19 @@ class TreeSelection(Selection):
         self._uniforms = Uniforms(numbers * self.batch_size, self.generator)
 
     @property
+    def _tree(self) -> Tree:
+        if self._built is None:
+            self._built = tree_over(self._leaves)
+        return self._built
+
+    @_tree.setter
+    def _tree(self, tree: Tree) -> None:
+        self._leaves, self._built = tree.leaves, tree
+
+    @property
     def weights(self) -> np.ndarray:
         """float64[n], the weight of every sample, up to a common factor. Reading copies; assigning replaces all."""
-        return self._by_sample(self._tree.leaves[: self.num_samples])
+        return self._by_sample(self._leaves[: self.num_samples])
 
     @weights.setter
     def weights(self, weights: Any) -> None:
@@ -90,11 +103,11 @@ class TreeSelection(Selection):
             rule = f"return {len(positions)} finite numbers at or above 0 as factors"
             raise ValueError(f"`feedback` must {rule}, got an array of shape {values.shape}.")
 
+    def _vectors(self) -> dict[str, Any]:
+        return {"weights": torch.from_numpy(self.weights)}
+
     def _learned(self) -> dict[str, Any]:
-        return {
-            "weights": torch.from_numpy(self.weights),
-            "uniforms": torch.from_numpy(self._uniforms.rest.copy()),
-        }
+        return {"uniforms": torch.from_numpy(self._uniforms.rest.copy())}
 
     def _check_state(self, state: Any) -> None:
         super()._check_state(state)
@@ -132,12 +145,13 @@ class DistinctSelection(TreeSelection):
         generator: torch.Generator | None,
     ) -> None:
         super().__init__(num_samples, batch_size, min_batch_size=min_batch_size, numbers=2, generator=generator)
-        first = np.ones(self.num_samples) if weights is None else in_range(self._check_weights("weights", weights))
+        equal = np.broadcast_to(1.0, self.num_samples)
+        first = equal if weights is None else in_range(self._check_weights("weights", weights))
         self._start_epoch(new_seed(self.generator), first)
 
     def _start_epoch(self, seed: int, weights: np.ndarray) -> None:
         """Reshuffle the order, and build the tree of `weights` in it."""
-        self.__dict__.pop("_tree", None)  # so that the old tree and the new one are never in memory together
+        self._leaves, self._built = _NO_LEAVES, None  # the old tree and the new one are never in memory together
         self._order = self._position_of = None
         try:
             self._order = permutation(self.num_samples, seed)
@@ -150,8 +164,20 @@ class DistinctSelection(TreeSelection):
             raise
         self._order_seed, self._drawn = seed, 0
 
+    def _start_epoch_in_place(self, seed: int, by_sample: np.ndarray | None = None) -> None:
+        """Reshuffle an order that is computed, of the weights that are there or of others, without a second copy."""
+        assert isinstance(self._order, Shuffle)
+        self._built = None
+        weights = self._leaves[: self.num_samples]
+        self._order.move(seed, weights) if by_sample is None else self._order.move(seed, weights, by_sample)
+        self._order_seed, self._drawn = seed, 0
+
     def _reshuffle_if_done(self) -> None:
-        if self._drawn == self.draws_per_epoch:
+        if self._drawn < self.draws_per_epoch:
+            return
+        if isinstance(self._order, Shuffle):
+            self._start_epoch_in_place(new_seed(self.generator))
+        else:
             self._start_epoch(new_seed(self.generator), self.weights)
 
     def _in_order(self, positions: np.ndarray | slice) -> np.ndarray:
@@ -186,6 +212,11 @@ class DistinctSelection(TreeSelection):
         """Return float64[n], the probability of every sample to be in the next batch; it sums to K. O(n)."""
         return self._all_probs_by_weight(self.batch_size)
 
+    def _vectors(self) -> dict[str, Any]:
+        if isinstance(self._order, Shuffle):
+            self._built = None  # makes room for the copy of the weights; the next draw builds it again
+        return super()._vectors()
+
     def _learned(self) -> dict[str, Any]:
         return {**super()._learned(), "order_seed": self._order_seed, "drawn": self._drawn}
 
@@ -196,5 +227,9 @@ class DistinctSelection(TreeSelection):
 
     def _restore(self, state: dict[str, Any]) -> None:
         self._restore_uniforms(state)
-        self._start_epoch(state["order_seed"], _checks.vector("state['weights']", state["weights"]))
+        weights = _checks.vector("state['weights']", state["weights"])
+        if isinstance(self._order, Shuffle):
+            self._start_epoch_in_place(state["order_seed"], weights)
+        else:
+            self._start_epoch(state["order_seed"], weights)
         self._drawn = state["drawn"]

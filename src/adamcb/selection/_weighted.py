@@ -73,6 +73,10 @@ class WeightedSelection(DistinctSelection):
         super()._set_weights(weights)
         self._positive = int(np.count_nonzero(weights))
 
+    def _restore(self, state: dict[str, Any]) -> None:
+        super()._restore(state)
+        self._positive = int(np.count_nonzero(self._leaves[: self.num_samples]))
+
     @property
     def _min_positive(self) -> int:
         return self.batch_size

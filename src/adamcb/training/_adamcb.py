@@ -131,13 +131,13 @@ class AdamCB(AdaptiveLoader):
         except BaseException:
             self.give_up()
             raise
-        shared = self._learn()  # before the step, because what it refuses must not be stepped on
+        heard = self._learn()  # before the step, because what it refuses must not be stepped on
         if not self._gradients_checked:
             check_same_gradients(self.optimizers)
             self._gradients_checked = True
         for optimizer in self.optimizers:
             optimizer.step()
-        return loss.detach() if shared is None else shared.to(loss.dtype)
+        return loss.detach() if heard is None else heard.loss.to(loss.dtype)
 
     def give_up(self) -> None:
         """Forget batches that were weighed and not learned from, and their gradients."""

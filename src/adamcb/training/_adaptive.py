@@ -20,7 +20,7 @@ from adamcb.training import _arguments, _resharding, _state
 from adamcb.training._feedback_queue import FeedbackQueue, refuse_nonfinite
 from adamcb.training._meter import Meter, Observer
 from adamcb.training._portable import pack, unpack
-from adamcb.training._ranks import Ranks, gather_scores, refuse_other_parallelism
+from adamcb.training._ranks import Heard, Ranks, gather_scores, refuse_other_parallelism
 from adamcb.training._samples import SampleRecord, SampleTable
 from adamcb.training._scoring import make_scoring
 from adamcb.training._weighed import UsageCheck, Weighed
@@ -236,7 +236,7 @@ class AdaptiveLoader:
         # Under a GradScaler gradients may overflow. Only then they are looked at; the first batch tells.
         parameters = tuple(self.model.parameters()) if begun is not None and self._feedback.is_scaled else ()
         unneeded = checked and self._samples is None
-        batch = Weighed(draw, factors, None if unneeded else losses.detach(), begun, parameters)
+        batch = Weighed(draw, loss.detach(), None if unneeded else losses.detach(), begun, parameters)
         losses.register_hook(batch.note_gradient)
         self._weighed.append(batch)
         self._usage.note_weighed()
@@ -253,18 +253,18 @@ class AdaptiveLoader:
         if self._weighed:
             self._learn()
 
-    def _learn(self) -> Tensor | None:
-        """Learn from what went backward; return the loss of the last batch, of all ranks where they share it."""
+    def _learn(self) -> Heard | None:
+        """Learn from what went backward; return what all ranks told of the last batch, where they share it."""
         ready = [batch for batch in self._weighed if batch.is_done]
         self._weighed = [batch for batch in self._weighed if not batch.is_done][-UsageCheck.patience :]
-        loss = None
+        heard = None
         for batch in ready:
-            loss = self._report(batch)
-            while (due := self._feedback.due(self._feedback_delay(batch.factors.device))) is not None:
+            heard = self._report(batch)
+            while (due := self._feedback.due(self._feedback_delay(batch.loss.device))) is not None:
                 self._teach(*due)
-        return loss
+        return heard
 
-    def _report(self, batch: Weighed) -> Tensor | None:
+    def _report(self, batch: Weighed) -> Heard | None:
         """Send the scores of a batch on their way, and to all ranks where they share it."""
         measured = None
         if self._scoring is not None and batch.begun is not None:
@@ -272,20 +272,17 @@ class AdaptiveLoader:
             if measured is None:
                 return None
         self._usage.note_backward()
-        told: dict[str, Tensor | None] = {"losses": batch.losses, "largest_gradient": batch.largest_gradient}
-        told |= {"measured": measured, "arrived": batch.arrived}
+        largest = batch.largest_gradient
         if not self._together or batch.losses is None:
+            told = {"measured": measured, "arrived": batch.arrived, "losses": batch.losses}
             if measured is not None or batch.losses is not None:
-                self._feedback.send(batch.draw, **told)
+                self._feedback.send(batch.draw, **told, largest_gradient=largest)
             return None
         start = clock()
-        loss = batch.factors @ batch.losses.to(batch.factors.dtype)
-        shared = gather_scores(self._ranks, batch.draw, measured, batch.arrived, batch.losses, loss)
+        heard = gather_scores(self._ranks, batch.draw, measured, batch.arrived, batch.losses, batch.loss)
         self.meter.seconds["selection"] += clock() - start
-        told |= {"losses": shared.losses, "indices": shared.indices, "arrived": shared.arrived}
-        told["measured"] = None if measured is None else shared.measured
-        self._feedback.send(whole_of(batch.draw), **told)
-        return shared.loss
+        self._feedback.send(whole_of(batch.draw), heard, largest_gradient=largest)
+        return heard
 
     def _teach(self, draw: Draw, scores: np.ndarray | None, losses: np.ndarray | None) -> None:
         start = clock()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from adamcb._jit import jit
 from adamcb.selection import Draw, Selection
-from adamcb.training._ranks import check_same_draw
+from adamcb.training._ranks import Heard, check_same_draw
 
 _TENSORS = ("measured", "arrived", "losses", "largest_gradient")
 
@@ -26,16 +26,16 @@ class Report(NamedTuple):
         arrived: float[k], the gradient that arrived at each loss.
         losses: float[k]. None: they were checked, and nobody keeps them.
         largest_gradient: float[], the largest entry of the gradients, if they were looked at.
-        indices: int64[k], with several ranks: the samples that they say they trained on.
+        heard: With several ranks: what all of them told, which the columns above are made of when it is waited for.
         copied: The device's event after the copies. None: there is nothing to wait for.
     """
 
     draw: Draw
-    measured: Tensor | None
+    measured: Tensor | None = None
     arrived: Tensor | None = None
     losses: Tensor | None = None
     largest_gradient: Tensor | None = None
-    indices: Tensor | None = None
+    heard: Heard | None = None
     copied: Any = None
 
     def wait(self) -> Report:
@@ -46,9 +46,11 @@ class Report(NamedTuple):
         """
         if self.copied is not None:
             self.copied.synchronize()
-        if self.indices is not None:
-            check_same_draw(self.draw, self.indices)
-        return self
+        if self.heard is None:
+            return self
+        indices, (measured, arrived, losses) = self.heard.columns()
+        check_same_draw(self.draw, indices)
+        return self._replace(measured=measured, arrived=arrived, losses=losses, heard=None)
 
 
 class FeedbackQueue:
@@ -71,9 +73,9 @@ class FeedbackQueue:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def send(self, draw: Draw, **tensors: Tensor | None) -> None:
+    def send(self, draw: Draw, heard: Heard | None = None, **tensors: Tensor | None) -> None:
         """Start the copies of a report's tensors to the CPU, and put it into the queue."""
-        self._waiting.append(_start_copy(draw, tensors))
+        self._waiting.append(_start_copy(draw, heard, tensors))
 
     def due(self, delay: int) -> tuple[Draw, np.ndarray | None, np.ndarray | None] | None:
         """Return draw, scores and losses of the oldest report if more than `delay` are waiting; None if none is due.
@@ -128,15 +130,18 @@ class FeedbackQueue:
         self._waiting = deque([_unpack(entry, selection) for entry in state])
 
 
-def _start_copy(draw: Draw, tensors: dict[str, Tensor | None]) -> Report:
+def _start_copy(draw: Draw, heard: Heard | None, tensors: dict[str, Tensor | None]) -> Report:
     """Return the report, with the copies to the CPU begun but not awaited."""
-    far = [tensor.device for tensor in tensors.values() if tensor is not None and not tensor.is_cpu]
+    told = [*tensors.values(), None if heard is None else heard.bits]
+    far = [tensor.device for tensor in told if tensor is not None and not tensor.is_cpu]
     if not far:
-        return Report(draw, **tensors)
+        return Report(draw, **tensors, heard=heard)
     host = {name: None if tensor is None else tensor.to("cpu", non_blocking=True) for name, tensor in tensors.items()}
+    if heard is not None:
+        heard = heard._replace(bits=heard.bits.to("cpu", non_blocking=True))
     copied = torch.Event(far[0])
     copied.record(torch.accelerator.current_stream(far[0]))
-    return Report(draw, **host, copied=copied)
+    return Report(draw, **host, heard=heard, copied=copied)
 
 
 def _array(tensor: Tensor) -> np.ndarray:

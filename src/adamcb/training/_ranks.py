@@ -3,7 +3,7 @@
 The ranks are those of the default process group. Every rank makes the same whole draw, trains on its own rows of it,
 and tells the others the scores it measured. The gather is one call a batch, of a size that the batch decides: for each
 sample its index (int64), what was measured, the gradient that arrived at its loss, and its loss (float32 each, float64
-for a float64 model), and one number for the weighted loss.
+if one of them is), and one number for the weighted loss.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -52,27 +53,48 @@ class Ranks:
             )
 
 
-class Shared(NamedTuple):
-    """What all ranks know of a batch after the gather. Rows are in the order of the whole draw.
+class Heard(NamedTuple):
+    """What all ranks told of a batch, as it came: few calls on tensors, because each costs more than the numbers.
 
     Attributes:
-        measured: float[k].
-        arrived: float[k].
-        losses: float[k].
-        indices: int64[k], what the ranks say that they trained on.
-        loss: float[], the weighted loss of the whole batch.
+        bits: int[W, m], one row per rank: the indices of its k samples, what it measured of them, the gradients that
+            arrived at their losses, their losses, and its weighted loss. Floats are written as integers of as many
+            bits, so that nobody rounds them.
+        kinds: The types of the three columns of floats. None: nothing was measured.
     """
 
-    measured: Tensor
-    arrived: Tensor
-    losses: Tensor
-    indices: Tensor
-    loss: Tensor
+    bits: Tensor
+    kinds: tuple[torch.dtype | None, ...]
+
+    @property
+    def loss(self) -> Tensor:
+        """float[], the weighted loss of the whole batch."""
+        return self.bits[:, -1:].view(_floats(self.bits.dtype)).mean()
+
+    def columns(self) -> tuple[Tensor, tuple[Tensor | None, ...]]:
+        """Return the indices, and what was measured, what arrived and losses, in the order of the whole draw.
+
+        The bits must be on the CPU.
+        """
+        wide, ranks = _floats(self.bits.dtype), len(self.bits)
+        rows = self.bits.numpy()
+        words = 8 // wide.itemsize  # of an index
+        k = (rows.shape[1] - 1) // (words + 3)
+        # Row j of a rank is row rank + j·W of the whole draw.
+        indices = rows[:, : words * k].copy().view(np.int64).T.reshape(-1)
+        floats = rows[:, words * k : -1].reshape(ranks, 3, k).transpose(1, 2, 0).reshape(3, -1)
+        kinds = zip(floats, self.kinds, strict=True)
+        told = (None if kind is None else torch.from_numpy(row).view(wide).to(kind) for row, kind in kinds)
+        return torch.from_numpy(indices), tuple(told)
+
+
+def _floats(bits: torch.dtype) -> torch.dtype:
+    return torch.float64 if bits == torch.int64 else torch.float32
 
 
 def gather_scores(
     ranks: Ranks, draw: Draw, measured: Tensor | None, arrived: Tensor, losses: Tensor, loss: Tensor
-) -> Shared:
+) -> Heard:
     """Tell all ranks what this one measured, and hear the same of them. One call, nothing is waited for on a device.
 
     Args:
@@ -83,17 +105,12 @@ def gather_scores(
         losses: float[k/W], their losses.
         loss: The sum of this rank's weighted losses.
     """
-    own = torch.from_numpy(draw.indices.copy()).to(losses.device, non_blocking=True)
-    arrived, losses = arrived.detach().to(loss.dtype), losses.detach().to(loss.dtype)
-    found = torch.zeros_like(losses) if measured is None else measured.detach()
-    columns = [own, found, arrived, losses, loss.detach().reshape(1)]
-    sent = torch.cat([column.contiguous().view(torch.uint8) for column in columns])
-    parts = _all_gather(sent, ranks.size).split([column.nbytes for column in columns], dim=1)
-    copies = [part.clone(memory_format=torch.contiguous_format) for part in parts]  # aligned, as `view` asks for
-    heard = [part.view(column.dtype) for part, column in zip(copies, columns, strict=True)]
-    # Row j of a rank is row rank + j·W of the whole draw.
-    indices, found, arrived, losses = (part.T.reshape(-1) for part in heard[:4])
-    return Shared(found, arrived, losses, indices, heard[4].mean())
+    told = (losses if measured is None else measured, arrived, losses)
+    kinds = (None if measured is None else measured.dtype, arrived.dtype, losses.dtype)
+    bits = torch.int64 if torch.float64 in (*kinds, loss.dtype) else torch.int32
+    columns = [column.detach().to(_floats(bits)).view(bits) for column in (*told, loss.reshape(1))]
+    own = torch.from_numpy(draw.indices.copy()).to(loss.device, non_blocking=True)
+    return Heard(_all_gather(torch.cat([own.view(bits), *columns]), ranks.size), kinds)
 
 
 def gather_numbers(ranks: Ranks, own: Sequence[float], device: torch.device) -> list[float]:

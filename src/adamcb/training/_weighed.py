@@ -21,7 +21,7 @@ class Weighed:
 
     Attributes:
         draw: The draw of these losses; with several ranks, this rank's part.
-        factors: float[k], what `weigh` multiplied the losses by.
+        loss: float[], what `weigh` returned.
         losses: float[k]. None: they were checked, and nobody keeps them.
         begun: What the scoring needs of this batch.
         arrived: float[k], the gradient that arrived at each loss: the factor times whatever the loop did to the loss.
@@ -30,12 +30,12 @@ class Weighed:
         largest_gradient: float[], the largest entry of any parameter's gradient; None if `parameters` is empty.
     """
 
-    __slots__ = ("arrived", "begun", "draw", "factors", "is_done", "largest_gradient", "losses", "parameters")
+    __slots__ = ("arrived", "begun", "draw", "is_done", "largest_gradient", "loss", "losses", "parameters")
 
     def __init__(
-        self, draw: Draw, factors: Tensor, losses: Tensor | None, begun: Any, parameters: Sequence[Tensor]
+        self, draw: Draw, loss: Tensor, losses: Tensor | None, begun: Any, parameters: Sequence[Tensor]
     ) -> None:
-        self.draw, self.factors, self.losses, self.begun = draw, factors, losses, begun
+        self.draw, self.loss, self.losses, self.begun = draw, loss, losses, begun
         self.parameters = parameters
         self.arrived: Any = None
         self.is_done = False

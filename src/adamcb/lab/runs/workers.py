@@ -166,6 +166,15 @@ def _stop(workers: dict[Any, BaseProcess]) -> None:
             process.kill()
 
 
+def _tell_of_compiling(connection: Connection) -> logging.Handler:
+    """Let the screen say why the first run on a machine begins late; for a library, INFO is loud enough."""
+    compiling, handler = logging.getLogger("adamcb._jit"), logging.Handler()
+    handler.emit = lambda record: connection.send(Note(record.getMessage()))
+    compiling.setLevel(logging.INFO)
+    compiling.addHandler(handler)
+    return handler
+
+
 def _work(job: Job, connection: Connection) -> None:
     """Be a worker: do the runs that come over the pipe."""
     for number in SIGNALS:
@@ -173,6 +182,7 @@ def _work(job: Job, connection: Connection) -> None:
     threading.Thread(target=_end_with_parent, daemon=True).start()
     torch.set_num_threads(job.threads)
     logging.getLogger("adamcb").addHandler(logging.NullHandler())  # the parent has told the same already
+    _tell_of_compiling(connection)
     warnings.showwarning = lambda message, category, *_: connection.send(Note(f"{category.__name__}: {message}"))
     order = None
     try:
