@@ -110,7 +110,7 @@ class Solution(nn.Module):
     Derivatives are carried forward through the layers beside the values, in the same matrix products.
     """
 
-    def __init__(self, equation: Equation, width: int = 64, depth: int = 4) -> None:
+    def __init__(self, equation: Equation, width: int = 64, depth: int = 3) -> None:
         super().__init__()
         self.equation = equation
         sizes = [2, *[width] * depth, 1]
