@@ -23,7 +23,7 @@ from adamcb.lab.results import RUNS, ResultFolder, Row, read_json
 from adamcb.lab.results.statistics import estimate, reach
 
 RARE = ("adam", "adamcb-smaller", "balanced-sampler", "adamcb", "small-batches", "weighted-loss", "focal-loss")
-# Twelve epochs are 2,340 steps. docs/pinn.md says how optimizer and learning rates were chosen.
+# Twelve epochs are 2,340 steps; docs/pinn.md says how optimizer and learning rates were chosen.
 _OF_EQUATIONS = {"methods": ("adam", "rad", "adamcb", "adamcb-smaller"), "epochs": 12, "optimizer": "muon"}
 # Group → task → what is compared there.
 GROUPS: dict[str, dict[str, dict[str, Any]]] = {
