@@ -16,7 +16,7 @@ from adamcb.lab.tasks.check import check_task
 from adamcb.lab.tasks.heavy_tails import heavy_tails
 from adamcb.lab.tasks.kddcup99 import read_kddcup99
 from adamcb.lab.tasks.load import DEFAULT_TASK, TASKS
-from adamcb.lab.tasks.pinn import ALLEN_CAHN, BURGERS, Solution, pinn, read_reference, squared_residual
+from adamcb.lab.tasks.pinn import ALLEN_CAHN, BURGERS, Jet, Solution, pinn, read_reference, squared_residual
 from adamcb.lab.tasks.rare_events import rare_events
 from adamcb.lab.tasks.speakers import PAD, START, UNKNOWN, Classifier, read_speeches
 
@@ -65,19 +65,29 @@ def test_kddcup99_keeps_equal_rows_on_one_side(tmp_path):
         read_kddcup99(tmp_path / "short.gz")
 
 
+def jet_by_autograd(model: Solution, points: torch.Tensor) -> Jet:
+    points = points.clone().requires_grad_()
+    u = model.value(points)
+    first = torch.autograd.grad(u.sum(), points, create_graph=True)[0]
+    second = torch.autograd.grad(first[:, 0].sum(), points, create_graph=True)[0]
+    return Jet(u, first[:, 0], first[:, 1], second[:, 0])
+
+
 @pytest.mark.parametrize("equation", [BURGERS, ALLEN_CAHN], ids=lambda equation: equation.name)
-def test_derivatives_of_the_solution_are_those_of_autograd(equation):
+def test_derivatives_of_the_solution_and_of_its_residual_are_those_of_autograd(equation):
     generator = torch.Generator().manual_seed(0)
-    points = (2.0 * torch.rand(30, 2, generator=generator, dtype=torch.float64) - 1.0).requires_grad_()
+    points = 2.0 * torch.rand(30, 2, generator=generator, dtype=torch.float64) - 1.0
     with torch.random.fork_rng():
         torch.manual_seed(1)
         model = Solution(equation, width=8, depth=3).double()
-    jet = model(points)
-    first = torch.autograd.grad(jet.u.sum(), points, create_graph=True)[0]
-    second = torch.autograd.grad(first[:, 0].sum(), points)[0]
-    for found, expected in ((jet.x, first[:, 0]), (jet.t, first[:, 1]), (jet.xx, second[:, 0])):
-        torch.testing.assert_close(found, expected)
-    torch.testing.assert_close(model.value(points), jet.u)
+        for parameter in model.parameters():  # biases start at 0
+            torch.nn.init.normal_(parameter, std=0.5)
+    expected = jet_by_autograd(model, points)
+    for found, other in zip(model(points), expected, strict=True):
+        torch.testing.assert_close(found, other)
+    losses = (squared_residual(model, (points,)), equation.residual(expected).square())
+    for found, other in zip(*(torch.autograd.grad(loss.sum(), [*model.parameters()]) for loss in losses), strict=True):
+        torch.testing.assert_close(found, other)
 
 
 def test_initial_and_boundary_values_are_exact():
