@@ -63,10 +63,9 @@ class _Scan(torch.autograd.Function):
     ) -> Tensor:
         length, samples, size = len(gates), gates.shape[1], weight.shape[1]
         gates = gates.clone() if bias is None else gates + bias
-        states = gates.new_empty(2, length + 1, samples, size)
-        states[0, 0], states[1, 0] = hidden, cell
-        squashed = gates.new_empty(length, samples, size)
-        hiddens, cells, ends = states[0].unbind(0), states[1].unbind(0), squashed.unbind(0)
+        states, memory = gates.new_empty(2, length + 1, samples, size).unbind(0)
+        states[0], memory[0] = hidden, cell
+        hiddens, cells = states.unbind(0), memory.unbind(0)
         opened = gates[..., : 2 * size].unbind(0)
         into, forget, new, out = (part.unbind(0) for part in gates.split(size, -1))
         transposed = weight.t()
@@ -76,17 +75,17 @@ class _Scan(torch.autograd.Function):
             new[t].tanh_()
             out[t].sigmoid_()
             torch.mul(forget[t], cells[t], out=cells[t + 1]).addcmul_(into[t], new[t])
-            torch.mul(out[t], torch.tanh(cells[t + 1], out=ends[t]), out=hiddens[t + 1])
+            torch.tanh(cells[t + 1], out=hiddens[t + 1]).mul_(out[t])
         ctx.supply = supply
-        ctx.save_for_backward(gates, states, squashed, weight)
-        return torch.cat((states[0, 1:], states[1, -1:]))
+        ctx.save_for_backward(gates, states, memory, weight)
+        return torch.cat((states[1:], memory[-1:]))  # not what is kept: others may change it in place
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         refuse_graph()
-        gates, states, squashed, weight = ctx.saved_tensors
+        gates, states, memory, weight = ctx.saved_tensors
         size = weight.shape[1]
-        slopes, through = _slopes(gates, states[1, :-1], squashed)
+        slopes, through = _slopes(gates, memory)
         *arriving, back_cell = grads[0].unbind(0)
         out = torch.empty_like(gates)
         of_cell, of_end = (each.unflatten(-1, (4, size)).split((3, 1), -2) for each in (out, slopes))
@@ -100,17 +99,18 @@ class _Scan(torch.autograd.Function):
             if t:
                 back_cell *= forget[t]
                 torch.addmm(arriving[t - 1], steps[t], weight, out=back)
-        supplied = ctx.supply(out, (states[0, :-1],))
+        supplied = ctx.supply(out, (states[:-1],))
         return None, out, None, None, *supplied, *([] if ctx.needs_input_grad[5] else [None])
 
 
-def _slopes(gates: Tensor, cells: Tensor, squashed: Tensor) -> tuple[Tensor, Tensor]:
+def _slopes(gates: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
     """Return the slopes of cells, and in the last quarter of results, by the gates; and those of results by cells."""
     into, forget, new, out = gates.chunk(4, -1)
+    squashed = memory[1:].tanh()  # taken again rather than kept from the forward pass: memory is dearer
     slopes = torch.addcmul(gates, gates, gates, value=-1)  # s(1 − s), for all gates but the new
     of_into, of_forget, of_new, of_out = slopes.chunk(4, -1)
     of_into *= new
-    of_forget *= cells
+    of_forget *= memory[:-1]
     torch.mul(into, 1 - new * new, out=of_new)
     of_out *= squashed
-    return slopes, out * (1 - squashed * squashed)
+    return slopes, squashed.square_().neg_().add_(1).mul_(out)
