@@ -116,6 +116,7 @@ def test_what_ranks_tell_comes_back_to_the_bit_in_the_order_of_the_draw(kinds, m
     assert indices.tolist() == whole.indices.tolist()
     assert (found[0] is None) != measures
     for column, expected in list(zip(found, columns, strict=True))[not measures :]:
+        assert column is not None
         assert column.dtype == expected.dtype
         assert torch.equal(column.nan_to_num(7.0), expected.nan_to_num(7.0))
     assert heard.loss.item() == 1.0

@@ -166,7 +166,7 @@ def _stop(workers: dict[Any, BaseProcess]) -> None:
             process.kill()
 
 
-def _tell_of_compiling(connection: Connection) -> logging.Handler:
+def _tell_of_compiling(connection: Any) -> logging.Handler:
     """Let the screen say why the first run on a machine begins late; for a library, INFO is loud enough."""
     compiling, handler = logging.getLogger("adamcb._jit"), logging.Handler()
     handler.emit = lambda record: connection.send(Note(record.getMessage()))
