@@ -242,27 +242,6 @@ def test_gallery_shows_the_run_that_is_asked_for(page: Chrome, sample: Path) -> 
     assert [element.text for element in shown("b")] == [f"{count}×" for count in counts[wrong]]
 
 
-@pytest.mark.parametrize("width", [320, 390])
-def test_words_of_buttons_stay_whole_on_a_phone(page: Chrome, width: int) -> None:
-    set_window(page, width)
-    name = "Area under the precision curve"
-    page.execute_script(f"for (const s of document.querySelectorAll('.segments span')) s.textContent += ' {name}'")
-    broken = """
-        const range = document.createRange();
-        const lines = node => [...node.textContent.matchAll(/\\S+/g)].map(word => {
-            range.setStart(node, word.index);
-            range.setEnd(node, word.index + word[0].length);
-            return range.getClientRects().length;
-        });
-        const spans = [...document.querySelectorAll('.segments span')].filter(span => span.getClientRects().length);
-        return [spans.length, Math.max(...spans.flatMap(span => [...span.childNodes].flatMap(lines)))];
-    """
-    count, most = page.execute_script(broken)
-    assert count > 3
-    assert most == 1
-    assert page.execute_script("return document.documentElement.scrollWidth") <= width
-
-
 @pytest.mark.parametrize("width", [320, 360, 768, 1600])
 def test_no_width_makes_the_page_scroll_sideways(page: Chrome, width: int) -> None:
     set_window(page, width)
