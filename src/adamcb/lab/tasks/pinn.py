@@ -143,9 +143,9 @@ class Solution(nn.Module):
     def _network(self, points: Tensor) -> Jet:
         along = torch.eye(2, dtype=points.dtype, device=points.device).unsqueeze(1).expand(2, *points.shape)
         h = torch.cat([points.unsqueeze(0), along, torch.zeros_like(points).unsqueeze(0)])
-        *hidden, last = self.layers
+        *hidden, last = cast("list[nn.Linear]", list(self.layers))
         for layer in hidden:
-            h = cast(Tensor, _Tanh.apply(h @ layer.weight.T, layer.bias))
+            h = cast("Tensor", _Tanh.apply(h @ layer.weight.T, layer.bias))
         n, *slopes = (h @ last.weight.T).squeeze(2).unbind()
         return Jet(n + last.bias, *slopes)
 
