@@ -154,3 +154,29 @@ def test_engine_may_go_in_the_middle_of_a_forward_pass(build):
     assert not _get_current_function_mode_stack()
     assert not model._forward_hooks
     assert not model._forward_pre_hooks
+
+
+class Tokens(nn.Module):
+    """Two dense layers on sequences, whose gradients are formed; notes what the second one reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+        self.read: Any = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden = self.first(x).tanh()
+        self.read = weakref.ref(hidden)
+        return self.second(hidden)
+
+
+def test_what_a_layer_read_is_freed_while_gradients_still_pass():
+    model = randomize(Tokens())
+    held = []
+    with PerSampleNorms(model, check="never") as norms:
+        result = model(torch.randn(3, 64, 16))
+        model.first.weight.register_hook(lambda grad: held.append(model.read()))
+        loss = result.square().sum()  # holds the graph
+        loss.backward()
+        assert held == [None]
+        norms.take()

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from adamcb.gradnorm import PerSampleNorms
+from adamcb.gradnorm import PerSampleNorms, _patches
 from adamcb.gradnorm._batch import Batch, Mixed, Owners, rows, split
 from adamcb.gradnorm._parts import Dense, Lookup, Outer, joint_square_norms
 from adamcb.gradnorm._patches import Patches, Window, prefers_forming
@@ -83,6 +83,15 @@ def test_totals_are_the_sum_of_the_gradients(name):
     torch.testing.assert_close(total, part.dense().sum(0), rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(part.total(), part.dense().sum(0), rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(norms, part.dense().flatten(1).square().sum(1), rtol=1e-12, atol=0.0)
+
+
+@pytest.mark.parametrize("numbers_at_once", [1, 150])
+@pytest.mark.parametrize("name", [name for name in PARTS if name.startswith("patches")])
+def test_patches_may_be_copied_in_pieces(name, numbers_at_once, monkeypatch):
+    monkeypatch.setattr(_patches, "PIECE", numbers_at_once)
+    total, norms = PARTS[name].formed()
+    torch.testing.assert_close(total, PARTS[name].dense().sum(0), rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(norms, PARTS[name].dense().flatten(1).square().sum(1), rtol=1e-12, atol=0.0)
 
 
 @pytest.mark.parametrize("positions", [1, 2, 9])

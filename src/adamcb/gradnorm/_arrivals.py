@@ -47,13 +47,16 @@ class Arrivals:
         A convolution's bias has to go with its weight: autograd computes both to get one.
         """
         self._operations += 1
-        supply = functools.partial(self._supply, forming, self._operations)
-        if forming[0].run is not None:
-            return forming[0].run(supply)
+        counts = [len(use.saved) for use in forming]
+        supply = functools.partial(self._supply, forming, counts, self._operations)
+        saved, run = [tensor for use in forming for tensor in use.saved], forming[0].run
+        for use in forming:  # autograd keeps what they read, and frees it
+            use.saved, use.run = (), None
+        if run is not None:
+            return run(supply)
         swap = {id(use.tensor): use.tensor.detach() for use in forming}
         args = [swap.get(id(arg), arg) for arg in call.args]
         kwargs = {key: swap.get(id(arg), arg) for key, arg in call.kwargs.items()}
-        saved = [tensor for use in forming for tensor in use.saved]
         return supply_gradients(call.func(*args, **kwargs), supply, saved, [use.tensor for use in forming])
 
     def attach(self, call: Call, uses: list[Use], out: Any, *, custom: bool = False) -> None:
@@ -86,13 +89,15 @@ class Arrivals:
             self._record.observe(uses, grad)
         uses.clear()  # autograd lets go of what it saved at this point; so do the rules
 
-    def _supply(self, uses: list[Use], operation: int, grad: Tensor, saved: Sequence[Tensor]) -> list[Tensor]:
+    def _supply(
+        self, uses: list[Use], counts: list[int], operation: int, grad: Tensor, saved: Sequence[Tensor]
+    ) -> list[Tensor]:
         counted = not self._inner and self._record.begin(operation)
         with without_autocast() if _compat.autocasting() else contextlib.nullcontext():
             supplied, start = [], 0
-            for use in uses:
-                mine = saved[start : start + len(use.saved)]
-                start += len(mine)
+            for use, count in zip(uses, counts, strict=True):
+                mine = saved[start : start + count]
+                start += count
                 supplied += self._record.supply(use, grad, mine) if counted else totals(use, use.part(grad, *mine))
         return supplied
 

@@ -18,6 +18,8 @@ from adamcb.gradnorm._parts import CHUNK, Direction, accurate, squares, where_lo
 # copied, and for each number of a gradient, over which two more passes go; with several groups, where it is a
 # convolution, for the latter alone. And what it costs to add up shifted Gram matrices.
 _PATCH_COST, _FORMED_COST, _GROUPED_COST, _SHIFT_COST = 36, 28, 100, 40
+# Patches are copied in pieces of as many numbers: a small network should not need more memory than without norms.
+PIECE = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -155,17 +157,17 @@ def _formed_products(
     """
     alone = math.prod(window.kernel) == math.prod(window.stride) == 1
     first = alone or (window.stride[-1] == 1 and shape[1] * window.kernel[-1] < grads.shape[-1])
-    windows = _windows_of(inputs, grads.shape[2:], window, channels_first=first)
     samples, rows, columns = len(inputs), shape[0], math.prod(shape[1:])
-    positions = math.prod(grads.shape[2:])
-    step = min(samples, max(1, CHUNK // max(1, columns * max(positions, rows))))
-    patches, formed = inputs.new_empty(step, *windows.shape[1:]), inputs.new_empty(step, rows, columns)
+    sizes, positions = grads.shape[2:], math.prod(grads.shape[2:])
+    step = min(samples, max(1, PIECE // max(1, columns * max(positions, rows))))
+    patches, formed = inputs.new_empty(step, columns * positions), inputs.new_empty(step, rows, columns)
     flat = patches.view(step, columns, positions).transpose(1, 2) if first else patches.view(step, positions, columns)
     total, norms, ones = inputs.new_empty(1, rows * columns), inputs.new_empty(samples), inputs.new_ones(1, step)
     left = grads.reshape(samples, rows, positions)
     for start in range(0, samples, step):
         count = min(step, samples - start)
-        patches[:count].copy_(windows[start : start + count])
+        windows = _windows_of(inputs[start : start + count], sizes, window, channels_first=first)
+        patches[:count].view(windows.shape).copy_(windows)
         torch.bmm(left[start : start + count], flat[:count], out=formed[:count])
         gradients = formed[:count].view(count, -1)
         torch.linalg.vector_norm(gradients, dim=1, out=norms[start : start + count])

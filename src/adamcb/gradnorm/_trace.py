@@ -284,6 +284,8 @@ class Tracer(TorchFunctionMode):
                 self._noticed.add(node)
             call.out = self.mark_of(out) if isinstance(out, Tensor) else None
             self._arrivals.attach(call, [use for use in uses if not use.forms], out)
+        if forming and len(forming) == len(uses):
+            call.args, call.kwargs = (), {}  # the rules hold the call; what they read of it, autograd keeps and frees
         return None if call.name == "__setitem__" else out
 
     def _uses_of(self, call: Call) -> list[Use]:
