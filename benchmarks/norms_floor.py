@@ -15,7 +15,7 @@ import time
 
 import torch
 
-from adamcb.gradnorm._parts import Outer
+from adamcb.gradnorm import Outer
 from benchmarks.timing import duration, interleaved, markdown
 
 SAMPLES, TOKENS = 16, 64
