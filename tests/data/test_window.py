@@ -299,7 +299,8 @@ def test_bad_arguments_are_refused(make, error, message):
 
 
 def test_a_window_behind_another_dataset_is_refused():
-    subset = Subset(Subset(Window(range(100), 12), range(10)), range(8))
+    window: Any = Window(range(100), 12)
+    subset = Subset(Subset(window, range(10)), range(8))
     with pytest.raises(
         TypeError, match="must be the Window itself, got a Subset with a Window in it, which would never"
     ):
