@@ -44,7 +44,8 @@ def test_scores_are_those_of_the_slow_twin(dtype, divides, measured, factors, ra
     arrived = (torch.tensor(factors, dtype=torch.float64) * ranks * torch.tensor(a_draw().loss_weights)).to(dtype)
     scores = scored(queue, given_size, arrived)
     expected = slow_scores(given_size.double().tolist(), arrived.double().tolist(), divides=divides)
-    assert scores is not None and scores.dtype == np.float64
+    assert scores is not None
+    assert scores.dtype == np.float64
     assert scores == approx(np.array(expected), rel=1e-12 if dtype == torch.float64 else 1e-6)
     if dtype != torch.bfloat16:  # which is as coarse as the margin
         assert queue.is_scaled == slow_is_scaled(arrived.double().tolist(), a_draw().loss_weights.tolist(), ranks)
