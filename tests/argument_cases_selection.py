@@ -158,7 +158,10 @@ SELECTION_CASES: dict[str, Case] = {
     ),
     "ProofFeedback": Case(selection.ProofFeedback, {"max_norm": optional(real(0.0, low_open=True))}),
     "ListingFeedback": Case(selection.ListingFeedback, {"max_norm": optional(real(0.0, low_open=True))}),
-    "SecondMoment": Case(selection.SecondMoment, {"memory": real(0.0, 1.0, high_open=True)}),
+    "SecondMoment": Case(
+        selection.SecondMoment,
+        {"memory": real(0.0, 1.0, high_open=True), "record_memory": optional(real(0.0, 1.0, high_open=True))},
+    ),
     "SecondMoment.note": Case(
         selection.SecondMoment.note,
         {"scores": vector(2), "draw_probs": vector(2, least=2), "probs": optional(vector(2))},
