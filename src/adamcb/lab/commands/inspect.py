@@ -54,8 +54,11 @@ def inspect_run(
         if place is None:
             continue
         try:
-            with whole_file(place) as unfinished:
-                table.to_csv(unfinished) if what == "table" else _draw(pictures or {}, names, unfinished, path.stem)
+            if what == "table":
+                table.to_csv(place)
+            else:
+                with whole_file(place) as unfinished:
+                    _draw(pictures or {}, names, unfinished, path.stem)
         except (OSError, ValueError) as error:
             raise LabError(f"The {what} cannot be written to {place}: {error}.") from error
         output.print(f"{what}: {place}", highlight=False, soft_wrap=True)
