@@ -17,15 +17,23 @@ _AGAIN = (
     "Compiling the loops of adamcb: some seconds in every process, because compiled code cannot be stored here. "
     "Set the environment variable NUMBA_CACHE_DIR to a folder that can be written."
 )
+# What lets a sum be split over the lanes of a vector. NaN and infinity keep their meaning.
+_ANY_ORDER = {"reassoc", "contract", "nsz"}
 
 
-def jit(function: Callable[..., Any]) -> Any:
-    """Compile `function` at its first call, and cache the compiled code on disk if possible."""
+def jit(function: Callable[..., Any], *, any_order: bool = False) -> Any:
+    """Compile `function` at its first call, and cache the compiled code on disk if possible.
+
+    Args:
+        function: The function.
+        any_order: Whether its sums may be added up in any order, as they are in torch.
+    """
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy", "fastmath": _ANY_ORDER if any_order else False}
     try:
-        return numba.njit(function, cache=True, nogil=True, error_model="numpy")
+        return numba.njit(function, cache=True, **options)
     except RuntimeError:  # neither the package's folder nor the user's cache can be written
-        _teller.message, _teller.level = _AGAIN, logging.WARNING
-        return numba.njit(function, nogil=True, error_model="numpy")
+        _teller.message = _AGAIN
+        return numba.njit(function, **options)
 
 
 def clock() -> float:
@@ -34,14 +42,17 @@ def clock() -> float:
 
 
 class _Teller(event.Listener):
-    """Logs in words, once a process, that loops of this package are being compiled."""
+    """Logs in words, once a process, that loops of this package are being compiled.
 
-    message, level, told = _ONCE, logging.INFO, False
+    As a warning, which Python shows unless told otherwise: whoever waits for seconds wants to know why.
+    """
+
+    message, told = _ONCE, False
 
     def on_start(self, event: Any) -> None:
         if not self.told and event.data["dispatcher"].py_func.__module__.startswith("adamcb."):
             self.told = True
-            logger.log(self.level, self.message)
+            logger.warning(self.message)
 
     def on_end(self, event: Any) -> None:
         """Do nothing."""

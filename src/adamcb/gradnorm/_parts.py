@@ -17,6 +17,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from adamcb.gradnorm import _fused
+
 Direction = Sequence[Tensor]
 """One vector for each dimension of a parameter. Their outer product is a direction in the parameter's space."""
 
@@ -220,8 +222,8 @@ class Outer:
         total = total.view(self.shape) if self.axes is None else self._ordered(total)[0]
         if not with_bias:
             return total, norms
-        bias = self.left.sum((1, 2))
-        return total, bias.sum(0), norms.add_(squares(bias))
+        bias, squared = sum_positions(self.left)
+        return total, bias, norms.add_(squared)
 
 
 def form(left: Tensor, right: Tensor, *, summed: bool = True) -> tuple[Tensor, Tensor]:
@@ -239,23 +241,39 @@ def form(left: Tensor, right: Tensor, *, summed: bool = True) -> tuple[Tensor, T
     columns = right.shape[3]
     size = blocks * rows * columns
     first, second = (side.squeeze(1) if blocks == 1 else side.flatten(0, 1) for side in (left, right))
-    if samples * size <= CHUNK and samples:  # in one piece, as in most layers: the fewest operations that will do
-        formed = torch.bmm(first.transpose(1, 2), second).view(samples, size)
-        total = formed.sum(0) if summed else left.new_zeros(size)
-        return total.view(blocks, rows, columns), torch.linalg.vector_norm(formed, dim=1).square_()
+    first = first.transpose(1, 2)
     step = max(1, min(samples, CHUNK // max(1, size)))
-    buffer = left.new_empty(step * blocks, rows, columns)
-    norms, ones = left.new_empty(samples), left.new_ones(1, step)
-    total = left.new_zeros(1, size) if not samples or not summed else left.new_empty(1, size)
-    pieces = zip(first.transpose(1, 2).split(step * blocks), second.split(step * blocks), strict=True)
-    for start, (one, other) in zip(range(0, samples, step), pieces, strict=False):
-        count = len(one) // blocks
-        torch.bmm(one, other, out=buffer[: len(one)])
-        formed = buffer.view(step, size)[:count]
-        torch.linalg.vector_norm(formed, dim=1, out=norms[start : start + count])
-        if summed:
-            total.addmm_(ones[:, :count], formed, beta=1 if start else 0)
-    return total.view(blocks, rows, columns), norms.square_()
+    buffer, norms = left.new_empty(step * blocks, rows, columns), left.new_empty(samples)
+    total = left.new_empty(size) if samples and summed else left.new_zeros(size)
+    wanted = total if summed else None
+    if step == samples:  # in one piece, as in most layers
+        torch.bmm(first, second, out=buffer)
+        add_up(buffer.view(samples, size), wanted, norms, first=True)
+        return total.view(blocks, rows, columns), norms
+    for start in range(0, samples, step):
+        count = min(step, samples - start)
+        piece, formed = slice(start * blocks, (start + count) * blocks), buffer[: count * blocks]
+        torch.bmm(first[piece], second[piece], out=formed)
+        add_up(formed.view(count, size), wanted, norms[start : start + count], first=start == 0)
+    return total.view(blocks, rows, columns), norms
+
+
+def add_up(gradients: Tensor, total: Tensor | None, square_norms: Tensor, *, first: bool) -> None:
+    """Add [n, size] to total[size], which is overwritten if `first`, and put the squared norms in float[n]."""
+    if total is not None and _fused.applies(gradients):
+        return _fused.add_up(gradients, total, square_norms, first=first)
+    torch.linalg.vector_norm(gradients, dim=1, out=square_norms)
+    square_norms.square_()
+    if total is not None:
+        total.unsqueeze(0).addmm_(gradients.new_ones(1, len(gradients)), gradients, beta=0 if first else 1)
+
+
+def sum_positions(left: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the gradient of a bias, and the squared norms of each sample's, from [K, B, T, a]."""
+    if left.shape[1] == 1 and _fused.applies(left):
+        return _fused.sum_positions(left.squeeze(1))
+    sums = left.sum((1, 2))
+    return sums.sum(0), squares(sums)
 
 
 def _gram_norms(left: Tensor, right: Tensor, with_bias: bool) -> Tensor:

@@ -167,10 +167,9 @@ def _stop(workers: dict[Any, BaseProcess]) -> None:
 
 
 def _tell_of_compiling(connection: Any) -> logging.Handler:
-    """Let the screen say why the first run on a machine begins late; for a library, INFO is loud enough."""
+    """Let the screen say why the first run on a machine begins late."""
     compiling, handler = logging.getLogger("adamcb._jit"), logging.Handler()
     handler.emit = lambda record: connection.send(Note(record.getMessage()))
-    compiling.setLevel(logging.INFO)
     compiling.addHandler(handler)
     return handler
 
