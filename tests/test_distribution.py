@@ -134,7 +134,7 @@ def test_package_trains_where_nothing_else_is_installed(
 ) -> None:
     python = make_environment(tmp_path / "env", *CORE, *tools)
     install(python, next(built.glob(pattern)), *(["--no-build-isolation"] if tools else []))
-    assert run(python, "-c", TRAIN, cwd=tmp_path).strip().endswith(described(built).version)
+    assert described(built).version in run(python, "-c", TRAIN, cwd=tmp_path).splitlines()
     said = run(tmp_path / "env" / "bin" / "adamcb", "compare", cwd=tmp_path, code=1)
     assert "pip install 'adamcb[lab]'" in said
 

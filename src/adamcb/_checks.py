@@ -164,16 +164,16 @@ def generator(value: Any) -> torch.Generator | None:
 
 
 def device(name: str, value: Any) -> torch.device:
-    """Return `value` as a device."""
-    if isinstance(value, torch.device):
-        return value
-    if isinstance(value, (str, int)) and not isinstance(value, bool):
-        try:
-            return torch.device(value)
-        except (RuntimeError, OverflowError, ValueError) as error:
-            rule = str(error).strip().split("\n")[0]
-            raise ValueError(f"`{name}` must be a device of torch, got {shown(name, value)}: {rule}") from error
-    raise wrong_type(name, "be a device of torch", value)
+    """Return `value` as a device, if tensors can be put there."""
+    if not isinstance(value, (torch.device, str, int)) or isinstance(value, bool):
+        raise wrong_type(name, "be a device of torch", value)
+    try:
+        place = torch.device(value)
+        torch.empty(0, device=place)  # no driver, or a torch without it
+    except (RuntimeError, AssertionError, OverflowError, ValueError) as error:
+        rule = str(error).strip().split("\n")[0]
+        raise ValueError(f"`{name}` must be a device of torch, got {shown(name, value)}: {rule}") from error
+    return place
 
 
 def map_style(name: str, value: Any) -> int:

@@ -143,8 +143,7 @@ def test_two_ranks_save_and_one_goes_on(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.parametrize(("form", "asynchronous"), [*((form, False) for form in FORMS), ("fully_shard", True)])
 def test_any_number_of_ranks_goes_on_where_four_stopped(tmp_path, form, asynchronous):
     expected, folder = in_one_process(40), str(tmp_path / "saved")
     saved = launch(4, save_at, form, folder, 25, asynchronous)[0]
@@ -217,8 +216,14 @@ def load_and_train(form: str, folder: str, steps: int, before: int) -> dict:
     return step(trainer, steps)
 
 
-@pytest.mark.parametrize("form", ["alone", *(pytest.param(form, marks=pytest.mark.slow) for form in FORMS)])
-@pytest.mark.parametrize("steps", [0, 20])
+@pytest.mark.parametrize(
+    ("form", "steps"),
+    [
+        *(("alone", steps) for steps in (0, 20)),
+        *(pytest.param(form, 20, marks=pytest.mark.slow) for form in FORMS),
+        pytest.param("fully_shard", 0, marks=pytest.mark.slow),
+    ],
+)
 def test_a_trainer_goes_on_with_model_and_optimizers(tmp_path, form, steps):
     """From a state before the first step too, where optimizers have none."""
     folder = str(tmp_path / "saved")

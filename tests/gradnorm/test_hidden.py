@@ -278,7 +278,7 @@ def scale_and_shift(x: Tensor, w: Tensor) -> Tensor:
 
 def scripted(x: Tensor, w: Tensor) -> Tensor:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated")
         return torch.jit.script(scale_and_shift)(x, w)
 
 

@@ -122,6 +122,9 @@ def test_every_architecture_with_checkpoints(name, reentrant):
 def test_grouped_experts(name):
     """In float32, which the fused product of groups needs."""
     model = build(name, experts="grouped_mm").float()
-    right = expected(model, name)
+    try:
+        right = expected(model, name)
+    except NotImplementedError:
+        pytest.skip("torch 2.8 has the product of groups on CUDA only.")
     for check in ("always", "never"):
         torch.testing.assert_close(measured(model, name, check), right, rtol=1e-5, atol=0.0)

@@ -78,7 +78,7 @@ def test_it_counts_for_no_mean_and_no_winner(one_of_two):
     assert (record["runs"], record["diverged_runs"]) == ("1", "1")
     assert record["final_train_loss"] == good[-1]["train_loss"]
     text = (one_of_two / "summary.md").read_text()
-    assert "1 of its 2 runs diverged: not here." in text
+    assert "1 of its 2 runs diverged: do not use it here." in text
     assert "| Mine (1 of 2 diverged) |" in text
     folder = read_folder(one_of_two)
     assert finals(folder, "train_loss")["mine"][0] == float(good[-1]["train_loss"])

@@ -15,7 +15,7 @@ from selenium.webdriver.common.by import By
 from adamcb.lab.output.report import write_report
 from tests.lab.browser import open_browser
 from tests.lab.report_folder import EPOCHS, METHODS, shared_sample
-from tests.lab.report_page import chip, curve_names, find, hover, open_page, texts, tip_rows
+from tests.lab.report_page import chip, curve_names, find, hover, open_page, set_control, texts, tip_rows
 
 Line = dict[str, str]
 HOSTILE = ('<script>document.title="evil"</script>', "__proto__", '"><img src=x onerror=document.title="evil">')
@@ -59,6 +59,37 @@ def test_hostile_names_are_shown_and_do_nothing(browser: Chrome, altered: Path) 
     assert browser.title.startswith("logistic on")
     assert not browser.find_elements(By.CSS_SELECTOR, "img[src=x]")
     assert browser.get_log("browser") == []
+
+
+def count_samples(line: Line) -> Line:
+    """Give a line of selection.csv the samples of its run: half as many for adamcb."""
+    return {**line, "samples": str(int(line["epoch"]) * (700 if line["method"] == "adamcb" else 1400))}
+
+
+def test_curves_against_samples_end_where_each_method_ended(browser: Chrome, altered: Path) -> None:
+    open_page(browser, write_report(altered))
+    assert not browser.find_elements(By.CSS_SELECTOR, "[name=axis][value=samples]"), "samples were not counted"
+    rewrite(altered, "selection.csv", count_samples)
+    open_page(browser, write_report(altered))
+    set_control(browser, "axis", "samples")
+    assert texts(browser, "#curves-chart .x-label") == ["Samples trained on"]
+    ticks = texts(browser, "#curves-chart .x-tick")
+    assert {"0", "1K", "5K"} <= set(ticks)
+    hover(browser, 1.0)
+    rows = tip_rows(browser)
+    assert rows["adam"].endswith(f"at {1400 * EPOCHS:,} samples")
+    assert rows["adamcb"].endswith(f"at {700 * EPOCHS:,} samples")
+    address = browser.current_url
+    assert "axis=samples" in address
+    assert browser.get_log("browser") == []
+
+
+def test_labels_of_large_numbers_differ(browser: Chrome, altered: Path) -> None:
+    """The marks at 1.5 and at 2 million are not both called 2e6."""
+    rewrite(altered, "results.csv", lambda line: {**line, "step": str(int(line["epoch"]) * 750_000)})
+    open_page(browser, write_report(altered))
+    set_control(browser, "axis", "step")
+    assert texts(browser, "#curves-chart .x-tick") == ["0", "500000", "1e6", "1.5e6", "2e6", "2.5e6", "3e6"]
 
 
 def test_one_seed_of_one_method_for_one_epoch_is_drawn(browser: Chrome, altered: Path) -> None:

@@ -14,7 +14,7 @@ from tests.lab.commands import CLOCKS, processes_of_group, read_rows, run, start
 from tests.patience import patience
 
 # Long enough to be caught in the middle.
-OPTIONS = ("compare", "--dataset", "digits", "--method", "adam", "--method", "adamcb", "--seeds", "1", "--epochs", "80")
+OPTIONS = ("compare", "--dataset", "digits", "--method", "adam", "--method", "adamcb", "--seeds", "1", "--epochs", "40")
 
 
 def columns(folder: Path) -> list[list[dict[str, str]]]:

@@ -21,7 +21,7 @@ from adamcb.lab.errors import LabError
 from adamcb.lab.output import figures, looks
 from adamcb.lab.output.figures import draw_comparison, draw_panel
 from adamcb.lab.output.looks import COLORS, DASHES, LOOKS, look_of
-from adamcb.lab.output.tables import markdown_table, terminal_table
+from adamcb.lab.output.tables import markdown_table, print_verdict, terminal_table
 from adamcb.lab.results import write_arrays, write_json
 from adamcb.lab.results.columns import measures_of
 from adamcb.lab.results.summary import all_diverged, summarize, summary_columns
@@ -118,6 +118,21 @@ def test_a_narrow_terminal_has_what_matters_most_and_breaks_no_number():
         lines = shown_table(long, rows(), width=width).splitlines()
         assert max(map(len, lines)) <= width
         assert any("0.5" in line or "100 %" in line for line in lines), "one column at least"
+
+
+def test_verdict_in_a_terminal_has_a_bullet_for_each_method_and_in_a_file_a_line():
+    words = "Mine ended [early], with 25 % of the samples: do not use it here.\nOurs won: use it."
+    screen = io.StringIO()
+    print_verdict(Console(file=screen, force_terminal=True, width=40, color_system=None), words)
+    assert [line.rstrip() for line in screen.getvalue().splitlines()] == [
+        "",
+        "• Mine ended [early], with 25 % of the",
+        "  samples: do not use it here.",
+        "• Ours won: use it.",
+    ]
+    file = io.StringIO()
+    print_verdict(Console(file=file, width=40), words)
+    assert file.getvalue() == words + "\n"
 
 
 def test_samples_are_a_share_of_the_baselines():

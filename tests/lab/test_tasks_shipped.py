@@ -56,6 +56,10 @@ def test_kddcup99_keeps_equal_rows_on_one_side(tmp_path):
     assert sides[0]
     assert sides[1]
     assert not sides[0] & sides[1]
+    others = read_kddcup99(tmp_path / "kdd.gz", validation=True)[:2]
+    assert sum(map(len, others)) == len(train), "the test rows are left out"
+    assert 0 < len(others[1]) < len(others[0])
+    assert not set(map(tuple, others[0].tensors[0].tolist())) & set(map(tuple, others[1].tensors[0].tolist()))
     (tmp_path / "bad.gz").write_bytes(b"nothing")
     with pytest.raises(ValueError, match="must be the 10 % file of KDD Cup 1999"):
         read_kddcup99(tmp_path / "bad.gz")

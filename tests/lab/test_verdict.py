@@ -46,7 +46,7 @@ def test_a_method_that_gets_there_sooner_is_to_be_used():
     """Half the samples a step, and Adam's end after the first epoch: a quarter of the samples."""
     words = verdict(both([2.0, 0.5, 0.2], better=0.01, samples=50, seconds=6.0), CONFIG, BATCHES)
     assert words.startswith(
-        "Mine took 25 % of the samples and 0.30 of the time to where Adam ended, test accuracy +1.1"
+        "Mine reached Adam's final training loss with 25 % of the samples, in 0.30 of the time; test accuracy +1.1"
     )
     assert words.endswith("points: use it.")
 
@@ -60,7 +60,7 @@ def test_times_between_two_evaluations_are_where_the_loss_would_be():
 def test_the_same_loss_from_fewer_samples_counts_as_a_saving():
     words = verdict(both([2.0, 1.0, 0.505], samples=50, seconds=7.0), CONFIG, BATCHES)
     assert words.startswith(
-        "Mine ended at 1.01 times Adam's training loss, on 50 % of the samples and in 0.70 of the time"
+        "Mine ended at 1.01 times Adam's training loss with 50 % of the samples, in 0.70 of the time; test accuracy"
     )
     assert words.endswith(": use it.")
 
@@ -73,12 +73,12 @@ def test_samples_without_time_are_told_apart():
 def test_a_metric_that_is_surely_worse_speaks_against_it():
     words = verdict(both([2.0, 0.5, 0.2], better=-0.02), CONFIG, BATCHES)
     assert "test accuracy −2.2" in words
-    assert words.endswith(": not here.")
+    assert words.endswith(": do not use it here.")
 
 
 def test_one_seed_cannot_speak_against_it():
     words = verdict(both([2.0, 0.5, 0.2], better=-0.02, seeds=1), {**CONFIG, "seeds": [0]}, BATCHES)
-    assert "−2.00 (one seed) points: use it." in words
+    assert "−2.00 points (one seed): use it." in words
 
 
 def test_where_nothing_was_chosen_it_says_so():
@@ -90,15 +90,15 @@ def test_where_nothing_was_chosen_it_says_so():
 
 def test_a_loss_that_stays_higher_brings_nothing():
     words = verdict(both([2.0, 1.5, 1.0]), CONFIG, BATCHES)
-    assert words.startswith("Mine ended at 2.00 times Adam's training loss, on 100 % of the samples and in 1.00 of")
-    assert words.endswith(": it brings nothing here.")
+    assert words.startswith("Mine ended at 2.00 times Adam's training loss with 100 % of the samples, in 1.00 of the")
+    assert words.endswith(": it gains nothing here.")
 
 
 def test_of_a_metric_where_less_is_better_less_is_better():
     metrics = [{"name": "accuracy", "better": "lower", "percent": False}]
     words = verdict(both([2.0, 0.5, 0.2], better=0.02), {**CONFIG, "metrics": metrics}, BATCHES)
     assert "test accuracy +0.02" in words
-    assert words.endswith(": not here.")
+    assert words.endswith(": do not use it here.")
 
 
 def test_without_metrics_the_test_loss_decides():
@@ -132,9 +132,9 @@ def test_runs_that_diverged_decide_nothing():
 def test_a_method_that_diverges_now_and_then_is_not_advised_unless_the_baseline_does_too():
     rows = both([2.0, 0.5, 0.2], better=0.02)
     words = verdict(diverged(rows, MINE[1]), CONFIG, BATCHES)
-    assert words.endswith(" points, but 1 of its 3 runs diverged: not here.")
+    assert words.endswith(" points, but 1 of its 3 runs diverged: do not use it here.")
     assert "+2.20" in words  # of seeds 0 and 2: 2.0 and 2.4 points
-    assert verdict(diverged(rows, MINE[1], ADAM[2]), CONFIG, BATCHES).endswith("(one seed) points: use it.")
+    assert verdict(diverged(rows, MINE[1], ADAM[2]), CONFIG, BATCHES).endswith("points (one seed): use it.")
 
 
 @pytest.mark.parametrize("methods", [["adam"], ["mine"]])

@@ -37,6 +37,7 @@ def test_gradients_through_three_steps_are_right(options, generator):
 
 # The compiler imports parts of torch that warn.
 @pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:Dynamo detected a call to a `functools.lru_cache`:UserWarning")  # torch 2.8
 @pytest.mark.parametrize(
     ("implementation", "graphs"), [({"foreach": False}, 1), ({"foreach": True}, 1), ({"fused": True}, 0)], ids=str
 )
@@ -44,6 +45,7 @@ def test_a_compiled_step_is_one_graph_and_does_what_the_step_does(implementation
     options: dict[str, Any] = {"beta1_decay": 0.9, "bias_correction": True, "weight_decay": 0.1, **implementation}
     start = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in ((3, 2), (4,))]
     results = []
+    torch.compiler.reset()  # it remembers what other tests compiled
     counter = CompileCounterWithBackend("aot_eager")
     for wrap in (lambda step: step, torch.compile(backend=counter)):
         params = [tensor.clone().requires_grad_() for tensor in start]

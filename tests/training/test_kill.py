@@ -40,8 +40,9 @@ def live(folder, num_workers: int, kill_after: int | None = None, delay: float =
     return heard[-1]
 
 
-@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize(
+    ("num_workers", "kills"), [(2, 3), *(pytest.param(workers, 10, marks=pytest.mark.slow) for workers in (0, 2))]
+)
 def test_a_killed_and_resumed_run_ends_with_the_same_bits(tmp_path, num_workers, kills):
     through, killed = tmp_path / "through", tmp_path / "killed"
     through.mkdir()

@@ -11,7 +11,7 @@ from adamcb import _checks
 from adamcb._jit import clock
 from adamcb._seeds import derived_seed
 from adamcb.data._fetch import Order
-from adamcb.data._part import part_of
+from adamcb.data._part import rows_of
 from adamcb.selection import Draw, Selection
 
 _KEYS = ("num_samples", "batch_size", "seed", "position", "in_epoch", "next_number", "pending")
@@ -89,7 +89,7 @@ class DrawSampler:
     def _order(self, number: int, draw: Draw) -> Order:
         # Ranks have seeds of their own, or their random transforms would be the same.
         seed = derived_seed(self.seed, self.rank, 2) if self.rank else self.seed
-        return number, seed, part_of(draw, self.rank, self.num_ranks).indices
+        return number, seed, rows_of(draw, self.rank, self.num_ranks).indices
 
     @property
     def is_resumed(self) -> bool:
@@ -114,7 +114,7 @@ class DrawSampler:
     def hand_out(self, number: int) -> Draw:
         """Return the draw of the batch that is now given to the training loop, or this rank's part of it."""
         self.position += 1
-        return part_of(self.pending.pop(number), self.rank, self.num_ranks)
+        return rows_of(self.pending.pop(number), self.rank, self.num_ranks)
 
     def finish(self) -> None:
         """End the epoch. Draws still pending now are those whose batch could not be loaded."""

@@ -1,6 +1,6 @@
 """The private names of torch that the room uses, all of them, each with what happens where torch lacks it.
 
-All hold for torch 2.6 to 2.13. A later torch that drops one costs speed or a shortcut, never a wrong norm.
+All hold for torch 2.8 to 2.15. A later torch that drops one costs speed or a shortcut, never a wrong norm.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def _unknown(*_: Any) -> bool:
 autocasting: Callable[[], bool] = getattr(_C, "_is_any_autocast_enabled", _unknown)
 """Whether autocast is on, on some device."""
 
-_global_hooks: Callable[[], bool] = getattr(_module, "_has_any_global_hook", _unknown)
+_GLOBAL = ("_global_forward_pre_hooks", "_global_forward_hooks", "_global_backward_pre_hooks", "_global_backward_hooks")
+_global_hooks: list[Any] = [getattr(_module, name, True) for name in _GLOBAL]
 _top_saved_hooks: Callable | None = getattr(getattr(_C, "_autograd", None), "_top_saved_tensors_default_hooks", None)
 _modes: Callable[[], list] | None = getattr(torch.overrides, "_get_current_function_mode_stack", None)
 _count_modes: Callable[[], int] | None = getattr(_C, "_len_torch_function_stack", None)
@@ -33,7 +34,7 @@ _count_modes: Callable[[], int] | None = getattr(_C, "_len_torch_function_stack"
 
 def has_global_module_hooks() -> bool:
     """Tell whether hooks run for every module of the process."""
-    return bool(_global_hooks())
+    return any(_global_hooks)
 
 
 def packs_saved_tensors() -> bool:

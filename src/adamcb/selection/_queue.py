@@ -218,10 +218,10 @@ class QueueBandit(Selection):
                 raise ValueError(f"`state['{name}']` must hold numbers above 0, got one that is 0.")
         _checks.flags("state['visited']", state["visited"], length=self.num_samples)
         sums = _checks.array("state['sums']", state["sums"])
-        if sums.shape == self._axis.sums.shape:  # older states lack the last one, which may be negative
-            _checks.real(f"state['sums'][{RATES_LOST}]", float(sums[RATES_LOST]), low=-1.0, high=1.0)
-            sums = sums[:RATES_LOST]
-        _checks.vector("state['sums']", sums, length=RATES_LOST)
+        if sums.shape != self._axis.sums.shape:
+            raise ValueError(f"`state['sums']` must be {len(self._axis.sums)} numbers, got shape {sums.shape}.")
+        _checks.vector("state['sums']", sums[:RATES_LOST])
+        _checks.real(f"state['sums'][{RATES_LOST}]", float(sums[RATES_LOST]), low=-1.0, high=1.0)  # may be negative
         if not isinstance(state["stream"], (list, tuple)) or len(state["stream"]) != 2:
             raise ValueError(f"`state['stream']` must be two integers, got state['stream']={state['stream']!r}.")
         for position, number in enumerate(state["stream"]):
@@ -234,8 +234,7 @@ class QueueBandit(Selection):
     def _restore(self, state: dict[str, Any]) -> None:
         axis = self._axis  # filled in place: at large n there is no room for a second one
         axis.weights[:], axis.rates[:], axis.begins[:] = (np.asarray(state[name]) for name in _VECTORS[:3])
-        axis.sums[RATES_LOST] = 0.0
-        axis.sums[: len(state["sums"])] = state["sums"]
+        axis.sums[:] = state["sums"]
         axis.stream[:] = np.array(state["stream"], dtype=np.uint64)
         _axis.read_events(axis, np.asarray(state["events"]), np.asarray(state["visited"]))
         self._feedback_state = dict(state["feedback"])

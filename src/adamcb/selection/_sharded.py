@@ -35,8 +35,8 @@ class ShardedSelection(Selection):
         >>> from adamcb.selection import UniformSelection
         >>> shard = ShardedSelection(UniformSelection(3, 2), 10, shard=1, num_shards=4)  # samples 1, 5 and 9
         >>> draw = shard.draw()
-        >>> set(draw.indices.tolist()) < {1, 5, 9}, draw.loss_weights.sum()
-        (True, np.float64(0.3))
+        >>> set(draw.indices.tolist()) < {1, 5, 9}, float(draw.loss_weights.sum())
+        (True, 0.3)
     """
 
     def __init__(self, selection: Selection, num_samples: int, *, shard: int, num_shards: int) -> None:

@@ -32,8 +32,8 @@ class Strata(Selection):
         >>> from adamcb.selection import UniformSelection
         >>> held = [ShardedSelection(UniformSelection(5, 2), 20, shard=s, num_shards=4) for s in (1, 3)]
         >>> strata = Strata(held)  # rank 1 of 2
-        >>> sorted(set(strata.draw().indices % 4))
-        [np.int64(1), np.int64(3)]
+        >>> sorted(set((strata.draw().indices % 4).tolist()))
+        [1, 3]
     """
 
     def __init__(

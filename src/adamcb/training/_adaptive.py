@@ -223,7 +223,9 @@ class AdaptiveLoader:
         # Gradients are averaged over the ranks.
         weights = draw.loss_weights if self._ranks.size == 1 else draw.loss_weights * self._ranks.size
         precision = np.float64 if losses.dtype == torch.float64 else np.float32
-        factors = torch.from_numpy(weights.astype(precision)).to(losses.device, non_blocking=True)
+        factors = torch.from_numpy(weights.astype(precision))
+        if losses.device.type != "cpu":
+            factors = factors.to(losses.device, non_blocking=True)
         # No dot product: where a framework weighs inside the forward pass, that would count as mixing samples.
         loss = (factors * losses).sum()
         if draw is self._draw:

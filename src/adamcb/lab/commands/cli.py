@@ -150,7 +150,7 @@ def run_compare(options: argparse.Namespace, parser: argparse.ArgumentParser) ->
     """Do `adamcb compare`."""
     from adamcb.lab.commands.compare import run_comparison
     from adamcb.lab.commands.config import apply_config
-    from adamcb.lab.output.tables import json_summary, terminal_table
+    from adamcb.lab.output.tables import json_summary, print_verdict, terminal_table
     from adamcb.lab.results.summary import all_diverged
 
     if options.config is not None:
@@ -165,8 +165,7 @@ def run_compare(options: argparse.Namespace, parser: argparse.ArgumentParser) ->
     console.print(terminal_table(comparison.summary, comparison.config, console.width))
     for what, path in comparison.files.items():
         console.print(f"{what}: {path}", highlight=False, soft_wrap=True)
-    shown = _errors() if code else console
-    shown.print(comparison.verdict, style="bold", markup=False, highlight=False, soft_wrap=not shown.is_terminal)
+    print_verdict(_errors() if code else console, comparison.verdict)
     return code
 
 

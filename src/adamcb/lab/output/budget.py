@@ -36,7 +36,8 @@ INTRODUCTION = """# Quality against budget
 Every run goes to the end of its own cosine decay. Ratios (samples, processor seconds of one thread, losses) are to Adam
 with the whole budget and the same seed, as geometric means; below 1 is less. Differences of the metric are to the same
 run; above 0 is better. Brackets and ± are 95 % t-intervals over paired seeds. A sample is one forward and one backward
-pass. Learning rates are the tasks' own unless a column of the rows says otherwise.
+pass. Learning rates are the tasks' own unless a column of the rows says otherwise. Seconds are rough: runs went one
+after another, beside whatever else the machine did.
 """
 
 

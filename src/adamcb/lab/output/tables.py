@@ -6,7 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from adamcb.lab.experiment import title_of
 from adamcb.lab.output.progress import counted
@@ -35,6 +37,20 @@ def terminal_table(summary: Sequence[Row], config: dict[str, Any], width: int) -
         table.add_row(_label(record, config), *(columns[heading][line] for heading in shown))
     table.caption = _caption(config, all_columns=len(shown) == len(columns))
     return table
+
+
+def print_verdict(console: Console, words: str) -> None:
+    """Print the verdict: a bullet for each method in a terminal, with the advice in bold; as it is in a file."""
+    if not console.is_terminal:
+        console.print(words, markup=False, highlight=False, soft_wrap=True)
+        return
+    bullets = Table.grid(padding=(0, 1))
+    for line in words.split("\n"):
+        reason, colon, advice = line.rpartition(": ")
+        bullets.add_row("•", Text.assemble(reason + colon, (advice, "bold")))
+    if words:
+        console.print()
+        console.print(bullets)
 
 
 def _columns(summary: Sequence[Row], config: dict[str, Any]) -> dict[str, list[str]]:

@@ -17,6 +17,7 @@ from adamcb.lab.results.summary import baseline_of, complete_curves
 # What counts as a saving, as the same loss, and as no more time.
 _SAVED, _SAME_LOSS, _SAME_TIME = 0.97, 1.03, 1.03
 _SMALLEST = 1e-12
+_AVOID = "do not use it here"
 
 
 @dataclass(frozen=True)
@@ -79,14 +80,14 @@ def _sentence(
         return f"{label} chose 0 of {batches[1]} batches: it has no effect here."
     if found.reached is not None:
         samples, seconds = found.reached
-        text = f"{label} took {100 * samples:.0f} % of the samples and {seconds:.2f} of the time to where {other} ended"
+        text = f"{label} reached {other}'s final training loss"
     else:
-        ratio = math.exp(found.loss.mean)
-        text = f"{label} ended at {ratio:.2f} times {other}'s training loss, on {100 * found.samples:.0f} % of the "
-        text += f"samples and in {found.seconds:.2f} of the time"
+        samples, seconds = found.samples, found.seconds
+        text = f"{label} ended at {math.exp(found.loss.mean):.2f} times {other}'s training loss"
+    text += f" with {100 * samples:.0f} % of the samples, in {seconds:.2f} of the time; {_difference(found)}"
     if lost > lost_by_baseline:
-        return f"{text}, {_difference(found)}, but {lost} of its {len(config['seeds'])} runs diverged: not here."
-    return f"{text}, {_difference(found)}: {_advice(found)}."
+        return f"{text}, but {lost} of its {len(config['seeds'])} runs diverged: {_AVOID}."
+    return f"{text}: {_advice(found)}."
 
 
 def _diverged(method: str, results: Sequence[Row], config: Mapping[str, Any]) -> int:
@@ -141,8 +142,8 @@ def _difference(found: Against) -> str:
     size = margin if math.isfinite(margin) and margin > 0.0 else abs(mean)
     digits = 2 if found.metric.percent else min(6, max(2, 1 - math.floor(math.log10(size)))) if size > 0.0 else 2
     unit = " points" if found.metric.percent else ""
-    spread = f" ± {margin:.{digits}f}" if math.isfinite(margin) else " (one seed)"
-    return f"{found.metric.title} {mean:+.{digits}f}{spread}{unit}".replace("-", "−")
+    spread = f" ± {margin:.{digits}f}{unit}" if math.isfinite(margin) else f"{unit} (one seed)"
+    return f"{found.metric.title} {mean:+.{digits}f}{spread}".replace("-", "−")
 
 
 def _advice(found: Against) -> str:
@@ -151,11 +152,11 @@ def _advice(found: Against) -> str:
     samples, seconds = found.reached or (found.samples, found.seconds)
     same_loss = found.reached is not None or math.exp(found.loss.mean) <= _SAME_LOSS
     if found.difference.mean < -margin:
-        return "not here"
+        return _AVOID
     if same_loss and seconds <= _SAVED:
         return "use it"
     if found.difference.mean > margin and found.seconds <= _SAME_TIME:
         return "use it"
     if same_loss and samples <= _SAVED:
         return "it saves samples here, but no time"
-    return "it brings nothing here" if found.seconds > _SAME_TIME or not same_loss else "no difference to speak of"
+    return "it gains nothing here" if found.seconds > _SAME_TIME or not same_loss else "it makes no difference here"

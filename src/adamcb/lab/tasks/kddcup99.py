@@ -26,22 +26,28 @@ LARGE = (0, 4, 5)  # columns whose logarithm is taken: seconds, and bytes both w
 TEST_SHARE = 0.2
 
 
-def kddcup99(data_dir: str | None = None) -> Task:
-    """Return the task: an MLP that tells the 23 classes apart."""
-    train, test, num_classes = read_kddcup99(find_file("kddcup99", "kddcup.data_10_percent.gz", data_dir))
+def kddcup99(data_dir: str | None = None, *, validation: bool = False) -> Task:
+    """Return the task: an MLP that tells the 23 classes apart.
+
+    With `validation=True` it never sees the test rows: another fifth is held out, to choose settings on.
+    """
+    path = find_file("kddcup99", "kddcup.data_10_percent.gz", data_dir)
+    train, test, num_classes = read_kddcup99(path, validation=validation)
     return Task(
-        "kddcup99",
+        "kddcup99-validation" if validation else "kddcup99",
         partial(build_mlp, train.tensors[0].shape[1], num_classes),
         train,
         test,
         metrics=RARE_METRICS,
         batch_size=512,
-        epochs=5,
     )
 
 
-def read_kddcup99(path: Path) -> tuple[TensorDataset, TensorDataset, int]:
-    """Return training and test rows, and how many classes there are; words become one column for each word."""
+def read_kddcup99(path: Path, *, validation: bool = False) -> tuple[TensorDataset, TensorDataset, int]:
+    """Return training and test rows, and how many classes there are; words become one column for each word.
+
+    With `validation=True` the test rows are left out, and about as many others are returned in their place.
+    """
     try:
         with gzip.open(path, "rt", encoding="ascii") as file:
             lines = [line.rstrip("\n.") for line in file]
@@ -59,7 +65,11 @@ def read_kddcup99(path: Path) -> tuple[TensorDataset, TensorDataset, int]:
     words = [cells[:, [place]] == np.unique(cells[:, place]) for place in WORDS]
     names, labels = np.unique(cells[:, -1], return_inverse=True)
     # A checksum of the line decides where it goes, so rows that are equal stay together.
-    in_test = np.array([zlib.crc32(line.encode()) for line in places])[row] < TEST_SHARE * 2**32
+    share = np.array([zlib.crc32(line.encode()) / 2**32 for line in places])[row]
+    if validation:
+        kept = share >= TEST_SHARE
+        row, share = row[kept], share[kept] - TEST_SHARE
+    in_test = share < TEST_SHARE
     features = standardized(np.concatenate([numbers, *words], axis=1)[row], in_test)
     train, test = split(features, torch.from_numpy(labels[row]), in_test)
     return train, test, len(names)

@@ -47,6 +47,7 @@ def render(folder: Folder) -> str:
         "notes": _sections.notes(folder.config),
         "measures": _sections.measure_choices(folder.measures),
         "tiles": _sections.tiles(folder, styles),
+        "samples_axis": _sections.samples_axis(folder),
         "spread": "" if has_seeds else " hidden",
         "table": _sections.table(folder, styles),
         "methods": _sections.methods(folder, styles),

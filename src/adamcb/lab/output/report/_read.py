@@ -6,7 +6,7 @@ import csv
 import json
 import math
 import zipfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -52,7 +52,7 @@ class Folder:
         methods: those of results.csv, in the order of config.json if it names them.
         labels: what the reader sees of each method: its label in config.json, or its name.
         measures: what was measured, losses first.
-        results: results.csv.
+        results: results.csv; its values have `samples` too, trained on so far, if selection.csv counts them.
         selection: selection.csv; empty if there is none.
         diverged: the runs, as (method, seed), that diverged. No mean counts them.
         summary: summary.csv, header first; empty if there is none.
@@ -93,7 +93,8 @@ def read_folder(folder: Path) -> Folder:
         raise ValueError(f"`results.csv` must hold at least one row, got none in {folder / 'results.csv'}.")
     methods = _in_order(list(dict.fromkeys(row.method for row in results)), config.get("methods"))
     path = folder / "selection.csv"
-    selection = _read_rows(path, READINGS) if path.is_file() else []
+    selection = _read_rows(path, READINGS, optional=("samples",)) if path.is_file() else []
+    results = _with_samples(results, selection)
     seeds = sorted({row.seed for row in results})
     return Folder(
         config=config,
@@ -148,14 +149,24 @@ def _labels(methods: list[str], given: Any) -> dict[str, str]:
     return {name: name if label in shared else label for name, label in labels.items()}
 
 
-def _read_rows(path: Path, columns: tuple[str, ...]) -> list[Row]:
+def _with_samples(results: list[Row], selection: list[Row]) -> list[Row]:
+    """Return the results with the samples that each run had trained on, or as they are where one is not known."""
+    known = {(row.method, row.seed, row.epoch): row.values.get("samples", math.nan) for row in selection}
+    counts = [known.get((row.method, row.seed, row.epoch), math.nan if row.epoch else 0.0) for row in results]
+    if not all(map(math.isfinite, counts)):
+        return results
+    return [replace(row, values={**row.values, "samples": count}) for row, count in zip(results, counts, strict=True)]
+
+
+def _read_rows(path: Path, columns: tuple[str, ...], optional: tuple[str, ...] = ()) -> list[Row]:
     check_csv(path)
     with path.open(newline="", encoding="utf-8") as file:
         reader = csv.DictReader(file)
         missing = [name for name in ("method", "seed", "epoch", *columns) if name not in (reader.fieldnames or ())]
         if missing:
             raise ValueError(f"{path} must have the columns {', '.join(missing)}, got {reader.fieldnames}.")
-        return [_read_row(line, columns, f"{path}, line {reader.line_num}") for line in reader]
+        found = (*columns, *(name for name in optional if name in (reader.fieldnames or ())))
+        return [_read_row(line, found, f"{path}, line {reader.line_num}") for line in reader]
 
 
 def _read_row(line: dict[str, str], columns: tuple[str, ...], place: str) -> Row:

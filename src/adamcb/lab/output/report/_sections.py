@@ -58,6 +58,13 @@ def measure_choices(measures: list[Measure]) -> str:
     )
 
 
+def samples_axis(folder: Folder) -> str:
+    """Return the button that draws the curves against samples, if they were counted."""
+    if "samples" not in folder.results[0].values:
+        return ""
+    return '<label><input type="radio" name="axis" value="samples"><span>Samples</span></label>\n'
+
+
 def swatch(style: str) -> str:
     """Return a piece of a method's line."""
     return (

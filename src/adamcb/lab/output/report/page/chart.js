@@ -147,7 +147,7 @@ function drawAxes(spec, { x, y, box }) {
     const at = x.place(value);
     group.append(
       svg("line", { class: "mark", x1: at, x2: at, y1: bottom, y2: bottom + 5 }),
-      svg("text", { class: "tick x-tick", x: at, y: bottom + 19 }, formatTick(value, step, false)),
+      svg("text", { class: "tick x-tick", x: at, y: bottom + 19 }, (spec.x.tick ?? formatTick)(value, step, false)),
     );
   }
   const middle = (box.top + bottom) / 2;

@@ -1,7 +1,14 @@
-// The main figure: which measure, on which samples, against what, for which methods.
+// The main figure: which measure, on which data, against what, for which methods.
 
 const AXES = {
   epoch: { label: "Epochs", heading: "Epoch", title: (value) => (value === 0 ? "Before training" : `Epoch ${value}`), whole: true },
+  samples: {
+    label: "Samples trained on",
+    heading: "Epoch",
+    title: (value) => `Around ${formatCount(value)} samples`,
+    whole: true,
+    tick: (value) => compact.format(value + 0), // never "-0"
+  },
   seconds: { label: "Seconds of training", heading: "Epoch", title: (value) => `Around ${formatSeconds(value)}` },
   step: {
     label: "Steps",
@@ -10,6 +17,8 @@ const AXES = {
     whole: true,
   },
 };
+// Axes on which every method has places of its own, and how a place is told.
+const PLACES = { samples: (value) => `${formatCount(value)} samples`, seconds: formatSeconds };
 const SPLITS = { train: "Training", test: "Test" };
 const SPREADS = {
   band: "Lines are means over seeds, bands reach one standard deviation to either side.",
@@ -38,7 +47,7 @@ function curvePoints(curve, name, axis, isPercent, spread) {
       epoch,
       low: band ? y - deviation : null,
       high: band ? y + deviation : null,
-      text: axis === "seconds" ? `${text} at ${formatSeconds(x)}` : text,
+      text: axis in PLACES ? `${text} at ${PLACES[axis](x)}` : text,
     };
   });
 }
@@ -138,7 +147,7 @@ function setUpCurves(page) {
     const lines = curveLines(page, now);
     const against = `${label} against ${AXES[now.axis].label.toLowerCase()}`;
     const stays = shown.axis === now.axis;
-    chart.update({ label: against, x: AXES[now.axis], y, lines, shared: now.axis !== "seconds" }, stays);
+    chart.update({ label: against, x: AXES[now.axis], y, lines, shared: !(now.axis in PLACES) }, stays);
     if (!stays) moved(null);
     shown = { ...now, title: against, lines };
     note.textContent = curveNote(page, now);
@@ -174,13 +183,15 @@ function curveRows(page, { measure, split }) {
       method.key,
       e,
       mean.step[j],
+      ...(mean.samples ? [mean.samples[j]] : []),
       mean.seconds[j],
       mean[name][j],
       deviation[name][j],
       count[name][j],
     ]);
   });
-  return [["method", "epoch", "step", "seconds", name, `${name}_std`, "seeds"], ...rows];
+  const samples = page.curves.some(({ mean }) => mean.samples) ? ["samples"] : [];
+  return [["method", "epoch", "step", ...samples, "seconds", name, `${name}_std`, "seeds"], ...rows];
 }
 
 // The figure as a table, for those who want the numbers or cannot see the lines.

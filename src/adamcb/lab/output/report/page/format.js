@@ -19,6 +19,10 @@ function formatPercent(value) {
   return value === null || !Number.isFinite(value) ? "–" : percent.format(value).replace("-", "−").replace("%", " %");
 }
 
+const compact = new Intl.NumberFormat("en-US", { notation: "compact", maximumFractionDigits: 2 });
+
+const formatCount = (value) => Math.round(value).toLocaleString("en-US");
+
 function formatSeconds(value) {
   return `${value < 100 ? value.toPrecision(3) : value.toFixed(0)} s`;
 }
@@ -36,6 +40,9 @@ function formatPair(mean, deviation, isPercent) {
 
 const FEWEST_TICKS = 4;
 
+// How many digits behind the point a value's power of ten needs to show a step.
+const finer = (size, step) => Math.max(0, Math.floor(Math.log10(size) + 1e-9) - Math.floor(Math.log10(step) + 1e-9));
+
 // A mark's label: as many digits as tell it from its neighbors, and no more.
 function formatTick(value, step, isPercent) {
   if (isPercent) [value, step] = [100 * value, 100 * step];
@@ -43,7 +50,7 @@ function formatTick(value, step, isPercent) {
   const size = Math.abs(value);
   const text =
     value !== 0 && (size >= 1e6 || size < 1e-4)
-      ? value.toExponential(0).replace("e+", "e")
+      ? value.toExponential(finer(size, step)).replace("e+", "e").replace(/\.?0+e/, "e")
       : value.toFixed(Math.min(digits, 10));
   return text.replaceAll("-", "−") + (isPercent ? " %" : "");
 }
