@@ -94,10 +94,10 @@ def draw(rows: Sequence[Row]) -> Figure:
         for place, task in enumerate(tasks):
             _line(left, right, place, {name: read(rows, task, name) for name in METHODS})
         left.set_yticks(range(len(tasks)), [TASKS[task] for task in tasks])
-        left.set(xlim=(0, 1.06), ylim=(-0.6, len(tasks) - 0.4), title="Samples trained on (fewer is cheaper)")
+        left.set(xlim=(0, 1.1), ylim=(-0.6, len(tasks) - 0.4), title="Samples trained on (fewer is cheaper)")
         left.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
         right.axvline(0, color="#999999", linewidth=0.8, zorder=0)
-        right.set(xlim=(-2, 1.6), title="Test score − Adam's (points)")
+        right.set(xlim=(-2.2, 2.2), xticks=(-2, -1, 0, 1, 2), title="Test score − Adam's (points)")
         for label, color, marker in METHODS.values():
             left.plot([], [], marker, color=color, label=label)
         handles, labels = left.get_legend_handles_labels()
@@ -167,7 +167,8 @@ def main() -> None:
     options = parser.parse_args()
     queue = options.out.with_name(f"queue{options.out.suffix}")
     for path, figure in ((options.out, draw(reported(read_csv(options.rows)))), (queue, draw_queue())):
-        figure.savefig(path, **({"metadata": {"Date": None}} if path.suffix == ".svg" else {}))
+        with matplotlib.rc_context(STYLE):  # the same figure is the same file
+            figure.savefig(path, **({"metadata": {"Date": None}} if path.suffix == ".svg" else {}))
         print(path)
 
 
