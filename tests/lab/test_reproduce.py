@@ -80,3 +80,35 @@ def test_a_dataset_that_the_figure_has_not_is_an_error(capsys):
     with pytest.raises(SystemExit):
         main(["reproduce", "vgg", "--dataset", "mnist"])
     assert "`--dataset` must be one of 'cifar10', got --dataset='mnist'" in capsys.readouterr().err
+
+
+@needs_data
+def test_runs_that_a_file_has_are_not_repeated(tmp_path, capfd, here):
+    rows = tmp_path / "rows"
+    few = ["--fraction", "0.0005", "--batch-size", "4", "--dataset", "mnist", "--rows", str(rows), "--jobs", "1"]
+
+    def reproduce(out, *options):
+        assert main(["reproduce", "1", *few, *options, "--out", str(tmp_path / out)]) == 0, capfd.readouterr().err
+        return read_rows(tmp_path / out / "figure-1" / "mnist" / "results.csv")
+
+    adam = ("--steps", "2", "--method", "adam")
+    first = reproduce("first", *adam, "--seeds", "1")
+    again = reproduce("again", *adam, "--seeds", "2", "--method", "adamcb")
+    assert again[:2] == first  # to the last digit, seconds included: seed 0 was read, not run
+    assert len(again) == 8
+    kept = read_rows(rows / "mlp-mnist-runs.csv")
+    assert {(row["method"], row["seed"]) for row in kept} == {(m, s) for m in ("adam", "adamcb") for s in ("0", "1")}
+    assert {row["max_steps"] for row in kept} == {"2"}
+    assert [row["num_draws"] for row in kept] == ["2"] * 8
+
+    longer = reproduce("longer", "--steps", "3", "--method", "adam", "--seeds", "1")
+    assert [row["step"] for row in longer] == ["0", "3"]  # other settings: another run, in the same file
+    assert len(read_rows(rows / "mlp-mnist-runs.csv")) == 10
+
+
+@needs_data
+def test_a_file_of_other_columns_is_refused(tmp_path, capfd, here):
+    (tmp_path / "mlp-mnist-runs.csv").write_text("method,seed\nadam,0\n")
+    few = ["--steps", "1", "--fraction", "0.0005", "--batch-size", "4", "--dataset", "mnist", "--method", "adam"]
+    assert main(["reproduce", "1", *few, "--rows", str(tmp_path), "--out", str(tmp_path / "out")]) == 1
+    assert "must have the columns epochs, fraction, batch_size" in capfd.readouterr().err

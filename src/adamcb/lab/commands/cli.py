@@ -119,6 +119,7 @@ def _add_reproduce(commands: Any) -> None:
     )
     add("--dataset", metavar="NAME", help="only this one of the figure's datasets")
     add_options(parser, OVERRIDES, instead_of="the figure's")
+    add("--rows", type=Path, metavar="DIR", help="keep all runs in CSV files there too; do not repeat those they have")
     _add_running(parser)
 
 

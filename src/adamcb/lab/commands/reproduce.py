@@ -8,6 +8,7 @@ drawn beside the paper's methods, and the figure says that it is not in the pape
 from __future__ import annotations
 
 import argparse
+import contextlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -21,6 +22,7 @@ from adamcb.lab.errors import LabError
 from adamcb.lab.experiment import Experiment, given_options
 from adamcb.lab.output.figures import draw_paper_figure
 from adamcb.lab.output.tables import terminal_table
+from adamcb.lab.results.kept import KeptRuns
 from adamcb.lab.results.summary import all_diverged
 
 OURS = "adamcb"
@@ -121,7 +123,7 @@ def reproduce(
         parser.error(str(error))
     out = options.out or Path("adamcb-runs") / f"reproduce-{chosen.scale}"
     for name in names:
-        for path in _draw(name, experiments[name], replace(options, out=out), errors, output):
+        for path in _draw(name, experiments[name], replace(options, out=out), chosen.rows, errors, output):
             output.print(f"figure: {path}", highlight=False, soft_wrap=True)
     return 0
 
@@ -160,8 +162,20 @@ def _notes(experiment: Experiment) -> tuple[str, ...]:
     return tuple(notes)
 
 
+def _kept(rows: Path, experiment: Experiment) -> KeptRuns:
+    """Return the runs of an experiment that are kept in a folder of CSV files, one for each model and dataset."""
+    scale = [each.name for each in fields(Scale) if each.name != "seeds"]
+    settings = {name: getattr(experiment, name) for name in scale}
+    return KeptRuns(rows / f"{experiment.model}-{experiment.dataset}-runs.csv", settings)
+
+
 def _draw(
-    name: str, experiments: Sequence[Experiment], options: Options, errors: Console, output: Console
+    name: str,
+    experiments: Sequence[Experiment],
+    options: Options,
+    rows: Path | None,
+    errors: Console,
+    output: Console,
 ) -> list[Path]:
     """Do the runs of a figure, one dataset after another, and draw it."""
     figure, notes = FIGURES[name], _notes(experiments[0])
@@ -170,9 +184,13 @@ def _draw(
     for experiment in experiments:
         errors.print(f"{figure.title} on {experiment.dataset}", markup=False, highlight=False)
         place = options.out / f"figure-{name}" / experiment.dataset
-        part = run_comparison(
-            experiment, replace(options, out=place, jobs=options.jobs or figure.jobs, notes=notes), errors
-        )
+        own = replace(options, out=place, jobs=options.jobs or figure.jobs, notes=notes)
+        with contextlib.ExitStack() as at_end:
+            if rows is not None:
+                kept = _kept(rows, experiment)
+                kept.give(place)
+                at_end.callback(kept.take, place)  # stopped or not
+            part = run_comparison(experiment, own, errors)
         output.print(terminal_table(part.summary, part.config, output.width))
         if all_diverged(part.summary):
             raise LabError(part.verdict)

@@ -17,7 +17,10 @@ IMAGE_METRICS = metrics.as_config({"accuracy": metrics.accuracy})
 SPLITS = {"train": "training", "test": "test"}
 # Columns that hold text, and columns that hold whole numbers. Everything else is a float.
 NAMES = ("method", "sweep", "condition", "task", "diverged")
-COUNTS = ("seed", "epoch", "epochs", "step", "steps", "samples", "num_samples", "batch_size", "runs", "diverged_runs")
+COUNTS = (
+    *("seed", "epoch", "epochs", "step", "steps", "max_steps", "samples", "num_samples", "batch_size"),
+    *("runs", "diverged_runs", "num_draws", "num_chosen"),
+)
 # Quantiles of the inclusion probabilities, in units of uniform sampling's K/n.
 QUANTILES = {"prob_min": 0.0, "prob_q10": 0.1, "prob_q50": 0.5, "prob_q90": 0.9, "prob_q99": 0.99, "prob_max": 1.0}
 METER_READINGS = ("second_moment", "effective_sample_size", "coverage", "largest_weight")
