@@ -129,6 +129,41 @@ def foreign_state(path):
     torch.save(mlp().state_dict(), path)
 
 
+OPTIMIZER_DAMAGES = {
+    "no step": (lambda state: moments(state)[0].pop("step"), "must have the keys step"),
+    "no moment": (lambda state: moments(state)[0].pop("exp_avg"), "must have the keys exp_avg"),
+    "a step below 0": (lambda state: moments(state)[0].update(step=torch.tensor(-1.0)), "must be a finite number"),
+    "no number of steps": (
+        lambda state: moments(state)[0].update(step=torch.tensor(float("nan"))),
+        "must be a finite number",
+    ),
+    "half a step": (lambda state: moments(state)[0].update(step=torch.tensor(2.5)), "whole number"),
+    "another shape": (
+        lambda state: moments(state)[0].update(exp_avg=torch.zeros(3)),
+        r"`state\[0\]\['exp_avg'\]` must be a tensor of shape \(8, 64\) and torch.float32, got shape \(3,\)",
+    ),
+    "a scalar": (lambda state: moments(state)[1].update(exp_avg_sq=torch.tensor(0.0)), "got shape"),
+    "another dtype": (
+        lambda state: moments(state)[0].update(exp_avg=torch.zeros(8, 64, dtype=torch.float64)),
+        "got shape .* and torch.float64",
+    ),
+    "too many states": (lambda state: moments(state).update({9: moments(state)[0]}), "parameters 0 to 3"),
+    "another order": (lambda state: groups(state)[0].update(params=[1, 0, 2, 3]), "in this order"),
+    "too few parameters": (lambda state: groups(state)[0].update(params=[0, 1, 2]), "in this order"),
+    "another group": (
+        lambda state: groups(state).append(groups(state)[0]),
+        "must have 1 param_groups, got 2",
+    ),
+    "a bad lr": (lambda state: groups(state)[0].update(lr=-1.0), "lr'.* must be a finite number"),
+    "an lr of NaN": (lambda state: groups(state)[0].update(lr=float("nan")), "lr'.* must be a finite number"),
+    "a word for lr": (lambda state: groups(state)[0].update(lr="x"), "lr'.* must be a number"),
+    "no lr": (lambda state: groups(state)[0].pop("lr"), "must have the setting lr"),
+    "bad betas": (
+        lambda state: groups(state)[0].update(betas=(0.9, 1.0)),
+        "betas'.*must be a finite number",
+    ),
+    "a bad flag": (lambda state: groups(state)[0].update(maximize="yes"), "must be True, False or None"),
+}
 DAMAGES = {
     "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-2000]), "damaged, or no checkpoint of adamcb"),
     "empty": (lambda path: path.write_bytes(b""), "damaged, or no checkpoint of adamcb"),
@@ -147,31 +182,7 @@ DAMAGES = {
     "bad weights": (rewritten(lambda state: state["selection"]["weights"].fill_(float("nan"))), "weights"),
     "a bad meter": (rewritten(lambda state: state["meter"].pop("average")), "average"),
     "bad generators": (rewritten(lambda state: state["generators"].update(torch=torch.zeros(3))), "fit this AdamCB"),
-    "no step": (rewritten(lambda state: moments(state)[0].pop("step")), "must have the keys step"),
-    "half a step": (rewritten(lambda state: moments(state)[0].update(step=torch.tensor(2.5))), "whole number"),
-    "another shape": (
-        rewritten(lambda state: moments(state)[0].update(exp_avg=torch.zeros(3))),
-        r"`state\[0\]\['exp_avg'\]` must be a tensor of shape \(8, 64\) and torch.float32, got shape \(3,\)",
-    ),
-    "a scalar": (rewritten(lambda state: moments(state)[1].update(exp_avg_sq=torch.tensor(0.0))), "got shape"),
-    "another dtype": (
-        rewritten(lambda state: moments(state)[0].update(exp_avg=torch.zeros(8, 64, dtype=torch.float64))),
-        "got shape .* and torch.float64",
-    ),
-    "too many states": (rewritten(lambda state: moments(state).update({9: moments(state)[0]})), "parameters 0 to 3"),
-    "another order": (rewritten(lambda state: groups(state)[0].update(params=[1, 0, 2, 3])), "in this order"),
-    "too few parameters": (rewritten(lambda state: groups(state)[0].update(params=[0, 1, 2])), "in this order"),
-    "another group": (
-        rewritten(lambda state: groups(state).append(groups(state)[0])),
-        "must have 1 param_groups, got 2",
-    ),
-    "a bad lr": (rewritten(lambda state: groups(state)[0].update(lr=-1.0)), "lr'.* must be a finite number"),
-    "no lr": (rewritten(lambda state: groups(state)[0].pop("lr")), "must have the setting lr"),
-    "bad betas": (
-        rewritten(lambda state: groups(state)[0].update(betas=(0.9, 1.0))),
-        "betas'.*must be a finite number",
-    ),
-    "a bad flag": (rewritten(lambda state: groups(state)[0].update(maximize="yes")), "must be True, False or None"),
+    **{name: (rewritten(change), message) for name, (change, message) in OPTIMIZER_DAMAGES.items()},
     "a model of another dtype": (
         rewritten(lambda state: state["model"].update({"1.bias": torch.zeros(8, dtype=torch.float64)})),
         "model's 1.bias must be a tensor of torch.float32, got torch.float64",
@@ -214,6 +225,78 @@ def test_a_checkpoint_of_something_else_is_named_and_nothing_is_changed(path, na
     other.save(path)
     build, message = MISFITS[name]
     refused(build(), path, message)
+
+
+def in_numbers(state):
+    """Return the optimizer's state of a `state_dict` as a file has it, which the damages are written for."""
+    entry = state["optimizers"]["0"]["state"]
+    names = [name for group in entry["param_groups"] for name in group["params"]]
+    moments = {names.index(name): moment for name, moment in entry["state"].items()}
+    groups = [{**group, "params": [names.index(name) for name in group["params"]]} for group in entry["param_groups"]]
+    return {"optimizers": [{"state": {"state": moments, "param_groups": groups}}]}, names
+
+
+def by_name(state, names):
+    entry = state["optimizers"][0]["state"]
+    moments = {dict(enumerate(names)).get(number, "more"): moment for number, moment in entry["state"].items()}
+    groups = [{**group, "params": [names[number] for number in group["params"]]} for group in entry["param_groups"]]
+    return {"state": moments, "param_groups": groups}
+
+
+def with_adamw(seed: int) -> AdamCB:
+    model = mlp(seed=seed)
+    return make(model=model, seed=seed, optimizer=torch.optim.AdamW(model.parameters(), lr=0.01, fused=True))
+
+
+@pytest.mark.parametrize(
+    "build", [with_adamw, lambda seed: make(model=mlp(seed=seed), seed=seed)], ids=["AdamW", "AdamX"]
+)
+@pytest.mark.parametrize("steps", [0, 3])
+@pytest.mark.parametrize("name", sorted({*OPTIMIZER_DAMAGES} - {"another order"}))
+def test_an_optimizer_state_in_memory_is_checked_as_one_of_a_file_is(build, steps, name):
+    """torch loads all of these, and its fused kernel ends the process at the next step."""
+    damage, message = OPTIMIZER_DAMAGES[name]
+    other, trainer = build(0), build(1)
+    train(other, 5)
+    train(trainer, steps)
+    state, before = copy.deepcopy(other.state_dict()), copy.deepcopy(trainer.state_dict())
+    numbered, names = in_numbers(state)
+    damage(numbered)
+    state["optimizers"]["0"]["state"] = by_name(numbered, names)
+    with pytest.raises(ValueError, match=message):
+        trainer.load_state_dict(state)
+    assert plain(trainer.state_dict()) == plain(before)
+    assert bool(trainer.optimizer.state) == bool(steps)
+
+
+@pytest.mark.parametrize("entry", [{"kind": "AdamW"}, {"kind": "AdamW", "is_fresh": "no", "state": {}}])
+def test_an_optimizer_state_in_memory_without_its_keys_is_refused(entry):
+    trainer = with_adamw(0)
+    state = {**trainer.state_dict(), "optimizers": {"0": entry}}
+    with pytest.raises(ValueError, match="its optimizers must have the keys kind, is_fresh, state, got kind"):
+        trainer.load_state_dict(state)
+
+
+def test_a_group_without_a_setting_is_refused_and_nothing_is_changed():
+    trainer = with_adamw(0)
+    state = copy.deepcopy(trainer.state_dict())
+    del state["optimizers"]["0"]["state"]["param_groups"][0]["betas"]
+    with pytest.raises(ValueError, match="its param_groups must have the setting betas"):
+        trainer.load_state_dict(state)
+    train(trainer, 1)
+
+
+def test_a_state_in_memory_goes_by_the_names_of_parameters_and_not_by_their_order():
+    def build(order) -> AdamCB:
+        model = mlp()
+        parameters = list(model.parameters())
+        return make(model=model, optimizer=torch.optim.AdamW([parameters[number] for number in order], lr=0.01))
+
+    one, other = build([0, 1, 2, 3]), build([3, 1, 0, 2])
+    train(one, 5)
+    other.load_state_dict(copy.deepcopy(one.state_dict()))
+    train(one, 2), train(other, 2)
+    assert [p.tolist() for p in one.model.parameters()] == [p.tolist() for p in other.model.parameters()]
 
 
 def refused(trainer: AdamCB, path, message: str) -> None:

@@ -13,9 +13,11 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from adamcb.training._state import Part, Stateful, check_dtypes
+from adamcb.optim import check_optimizer_state
+from adamcb.training._state import Part, Stateful, check_dtypes, check_groups_are_whole
 
 _NAMES = ("model", "optimizers")
+_ENTRY = ("kind", "is_fresh", "state")
 
 
 def parts(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, Stateful]:
@@ -58,17 +60,62 @@ def _optimizers_part(model: nn.Module, optimizers: Sequence[Optimizer]) -> Part:
         return states
 
     def load(states: Any) -> None:
-        entries: list[Any] = list(states.values()) if isinstance(states, Mapping) else []
-        kinds = [type(optimizer).__name__ for optimizer in optimizers]
-        saved = [str(entry.get("kind")) if isinstance(entry, Mapping) else "none" for entry in entries]
-        if saved != kinds:
-            raise ValueError(f"it must be of the optimizers {', '.join(kinds)}, got {', '.join(saved) or 'none'}.")
+        entries = _checked_entries(states, optimizers)
+        for optimizer, entry in zip(optimizers, entries, strict=True):
+            _check_by_name(model, optimizer, entry["state"])
         for optimizer, entry in zip(optimizers, entries, strict=True):
             set_optimizer_state_dict(model, optimizer, copy.deepcopy(entry["state"]))
+            check_groups_are_whole(optimizer)
             if entry["is_fresh"]:
                 optimizer.state.clear()
 
     return Part(save, load, lambda: copy.deepcopy(save()))
+
+
+def _checked_entries(states: Any, optimizers: Sequence[Optimizer]) -> list[Mapping[str, Any]]:
+    """Return what was saved of each optimizer, or raise unless these are optimizers of the same kinds."""
+    entries: list[Any] = list(states.values()) if isinstance(states, Mapping) else []
+    kinds = [type(optimizer).__name__ for optimizer in optimizers]
+    saved = [str(entry.get("kind")) if isinstance(entry, Mapping) else "none" for entry in entries]
+    if saved != kinds:
+        raise ValueError(f"it must be of the optimizers {', '.join(kinds)}, got {', '.join(saved) or 'none'}.")
+    for entry in entries:
+        if not set(_ENTRY) <= set(entry) or not isinstance(entry["is_fresh"], bool):
+            got = ", ".join(map(str, entry))
+            raise ValueError(f"its optimizers must have the keys {', '.join(_ENTRY)}, got {got}.")
+    return entries
+
+
+def _check_by_name(model: nn.Module, optimizer: Optimizer, state: Any) -> None:
+    """Raise unless a state by the names of parameters fits: numbered as the optimizer does, it is checked like others.
+
+    Within a group the order does not matter, and names that a wrapper of the model made longer are not compared.
+    """
+    from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+    with _as_it_was(optimizer):
+        own: Any = get_optimizer_state_dict(model, optimizer)
+        names = [name for group in own["param_groups"] for name in group["params"]]
+        check_optimizer_state(optimizer, _numbered(state, {name: number for number, name in enumerate(names)}))
+
+
+def _numbered(state: Any, numbers: Mapping[Any, int]) -> Any:
+    """Return an optimizer's state with numbers in place of names; what it cannot read stays as it is, to be refused."""
+    if not isinstance(state, dict):
+        return state
+    groups, entries = state.get("param_groups"), state.get("state")
+    if isinstance(groups, list):
+        groups = [_numbered_group(group, numbers) for group in groups]
+    if isinstance(entries, dict):
+        entries = {numbers.get(name, str(name)): entry for name, entry in entries.items()}
+    return {**state, "param_groups": groups, "state": entries}
+
+
+def _numbered_group(group: Any, numbers: Mapping[Any, int]) -> Any:
+    if not isinstance(group, dict) or not isinstance(group.get("params"), list):
+        return group
+    settings = {key: value for key, value in group.items() if key != "param_names"}
+    return {**settings, "params": sorted(numbers.get(name, -1) for name in group["params"])}
 
 
 @contextmanager

@@ -121,12 +121,17 @@ def optimizers_part(optimizers: Sequence[Optimizer]) -> Part:
             for optimizer, entry in zip(optimizers, states, strict=True):
                 undo.callback(optimizer.load_state_dict, optimizer.state_dict())
                 optimizer.load_state_dict(copy.deepcopy(entry["state"]))  # it would keep the tensors, and change them
-                lost = [name for group in optimizer.param_groups for name in optimizer.defaults if name not in group]
-                if lost:
-                    raise ValueError(f"its param_groups must have the setting {lost[0]}.")
+                check_groups_are_whole(optimizer)
             undo.pop_all()
 
     return Part(save, load)
+
+
+def check_groups_are_whole(optimizer: Optimizer) -> None:
+    """Raise if a group of an optimizer lacks a setting, because what was loaded had none."""
+    lost = [name for group in optimizer.param_groups for name in optimizer.defaults if name not in group]
+    if lost:
+        raise ValueError(f"its param_groups must have the setting {lost[0]}.")
 
 
 def generators_part(device: torch.device, rank: int) -> Part:
