@@ -141,6 +141,9 @@ def of_bounds(*names: str) -> dict[str, Kind]:
 
 CASES: dict[str, Case] = {
     **SELECTION_CASES,
+    "Selection.check_draw": Case(
+        adamcb.Selection.check_draw, {"draw": nothing_else}, lambda: {"draw": bandit().draw()}, bandit
+    ),
     "data.part_of": Case(
         part_of,
         {"draw": nothing_else, "rank": integer(0, 0), "num_ranks": integer(1)},
@@ -238,19 +241,17 @@ CASES: dict[str, Case] = {
     ),
     "AdaptiveLoader.weigh": Case(
         adamcb.AdaptiveLoader.weigh,
-        {"losses": unknown},
+        {"losses": unknown, "draw": optional(nothing_else)},
         lambda: {"losses": torch.ones(K, requires_grad=True)},
         waiting,
         lambda subject: plain(subject.selection.state_dict()),
-        left_out=("draw",),
     ),
     "AdamCB.step": Case(
         adamcb.AdamCB.step,
-        {"losses": unknown},
+        {"losses": unknown, "draw": optional(nothing_else)},
         lambda: {"losses": torch.ones(K, requires_grad=True)},
         waiting,
         lambda subject: plain(subject.selection.state_dict()),
-        left_out=("draw",),
     ),
     "AdaptiveLoader.load_state_dict": Case(
         adamcb.AdaptiveLoader.load_state_dict,

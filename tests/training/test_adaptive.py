@@ -12,6 +12,7 @@ from numpy.testing import assert_allclose
 from torch.nn.utils import parameters_to_vector
 
 from adamcb import AdamCB, AdaptiveLoader, CombinatorialBandit, UniformSelection
+from adamcb.data import part_of
 from adamcb.training._portable import unpack
 from tests.training.problem import cnn, digits, eager, losses_of, mlp, snapshot, train
 from tests.training.test_step import BadSlope
@@ -112,6 +113,26 @@ def test_two_batches_may_share_a_backward_pass():
     for batch, (draw, scores) in zip(batches, selection.told, strict=True):
         assert draw is batch.draw
         assert_allclose(scores, slow_norms(model, *batch), rtol=1e-10)
+
+
+@pytest.mark.parametrize("sharded", [False, 2])
+def test_losses_of_a_draw_of_another_selection_are_refused_at_once(sharded):
+    """Its weights belong to other samples; that the selection refuses the scores is heard a step too late."""
+    one, other = (AdaptiveLoader(mlp(), digits(200), K, seed=seed, sharded=sharded) for seed in (0, 1))
+    (own,), (foreign,) = batches_of(one, 1), batches_of(other, 1)
+    losses = losses_of(one.model, *own)
+    with pytest.raises(ValueError, match="`draw` must be a draw of this selection, got one of another"):
+        one.weigh(losses, draw=foreign.draw)
+    one.weigh(losses, draw=own.draw).backward()
+    one.learn()
+
+
+def test_a_part_of_a_draw_is_known_by_the_selection_of_the_whole():
+    selection = eager(200, K)
+    part = part_of(selection.draw(), 1, 2)
+    assert selection.check_draw(part) is part
+    with pytest.raises(ValueError, match="`draw` must be a draw of this selection"):
+        eager(200, K, seed=1).check_draw(part)
 
 
 def test_a_sample_whose_loss_is_masked_away_after_weighing_scores_0():

@@ -120,15 +120,20 @@ class Selection:
 
     def check(self, draw: Draw, scores: Any) -> np.ndarray:
         """Return `scores` as float64[k], or raise what `update` would raise. Changes nothing."""
-        if not isinstance(draw, Draw):
-            raise TypeError(f"`draw` must be a Draw, got draw of type {type(draw).__name__}.")
-        if draw.origin != self._origin:
-            raise ValueError(f"`draw` must be a draw of this selection, got one of another: draw.origin={draw.origin}.")
+        self.check_draw(draw)
         if isinstance(scores, np.ndarray) and scores.dtype == np.float64 and scores.shape == (len(draw),):
             values = np.ascontiguousarray(scores)
             if largest(values) >= 0.0:  # the common case, in a tenth of the time
                 return values
         return _checks.vector("scores", scores, length=len(draw))
+
+    def check_draw(self, draw: Draw) -> Draw:
+        """Return `draw`, or raise unless it is one of this selection's draws or a part of one."""
+        if not isinstance(draw, Draw):
+            raise TypeError(f"`draw` must be a Draw, got draw of type {type(draw).__name__}.")
+        if draw.origin != self._origin:
+            raise ValueError(f"`draw` must be a draw of this selection, got one of another: draw.origin={draw.origin}.")
+        return draw
 
     def inclusion_probs(self) -> np.ndarray:
         """Return float64[n], how often every sample is expected in the next batch. For looking at; O(n)."""

@@ -213,11 +213,11 @@ class AdaptiveLoader:
             A scalar: an unbiased estimate of the mean loss over the dataset. With several ranks, their average is.
 
         Raises:
-            ValueError: If `losses` is not one loss per sample.
+            ValueError: If `losses` is not one loss per sample, or another selection made the draw.
             RuntimeError: If no batch is waiting, or it was weighed already.
             FloatingPointError: If a loss is not finite. On an accelerator, and with several ranks, `learn` raises it.
         """
-        draw = self._waiting_draw() if draw is None else _checks.instance("draw", draw, Draw, "a Draw")
+        draw = self._waiting_draw() if draw is None else self.selection.check_draw(draw)
         _arguments.check_losses(losses, len(draw))
         self.learn()
         # Gradients are averaged over the ranks.
