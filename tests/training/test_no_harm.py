@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import TensorDataset
 
-from adamcb import AdamCB, CombinatorialBandit, UniformSelection
+from adamcb import AdamCB, CombinatorialBandit, PerSampleNorms, UniformSelection
 
 N, K, EPOCHS = 120, 8, 12
 
@@ -48,3 +48,23 @@ def test_where_they_differ_it_is_not():
     plain, _ = parameters_after(hinge, UniformSelection)
     assert not torch.equal(ours, plain)
     assert second_moment < 0.9
+
+
+class Renormed(nn.Module):
+    """Has an operation that no rule is written for."""
+
+    def forward(self, x):
+        return torch.renorm(x, 2, 0, 1.0)
+
+
+def test_an_operation_that_is_asked_what_it_does_leaves_all_generators_alone(monkeypatch):
+    """`torch.manual_seed` would seed those of every device."""
+    seeded: list[int] = []
+    monkeypatch.setattr(torch.cuda, "manual_seed_all", seeded.append)
+    model, x = nn.Sequential(nn.Linear(5, 3), Renormed()), torch.ones(4, 5)
+    before = torch.get_rng_state()
+    with PerSampleNorms(model) as norms:
+        model(x).sum().backward()
+        norms.take()
+    assert not seeded
+    assert torch.equal(torch.get_rng_state(), before)

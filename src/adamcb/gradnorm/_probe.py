@@ -6,7 +6,8 @@ answer is remembered by operation, numbers of dimensions and settings.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -90,9 +91,24 @@ def _run(call: Call, chosen: Tensor | None, number: int) -> Tensor | None:
         return torch.where(mine, 1.25 * value + 0.125, value)
 
     args, kwargs = substitute((call.args, call.kwargs), new)
-    with torch.no_grad(), torch.random.fork_rng(devices=[]):
-        torch.random.manual_seed(0)
+    with torch.no_grad(), _same_numbers({tensor.device for tensor in tensors_in((args, kwargs))}):
         try:
             return tensors_in(call.func(*args, **kwargs))[number]
         except (RuntimeError, ValueError, TypeError, IndexError):
             return None
+
+
+@contextmanager
+def _same_numbers(devices: Collection[torch.device]) -> Iterator[None]:
+    """Let random numbers on the CPU and on these devices be the same every time, and put the generators back.
+
+    (`torch.manual_seed` seeds the generators of all devices there are.)
+    """
+    with ExitStack() as undo:
+        undo.callback(torch.set_rng_state, torch.get_rng_state())
+        torch.default_generator.manual_seed(0)
+        for device in (device for device in devices if device.type not in ("cpu", "meta")):
+            module = torch.get_device_module(device)
+            undo.callback(module.set_rng_state, module.get_rng_state(device), device)
+            module.set_rng_state(torch.Generator(device).manual_seed(0).get_state(), device)
+        yield
