@@ -25,6 +25,7 @@ from adamcb.lab.errors import LabError
 from adamcb.lab.methods import CONTROLS, DEFAULT_METHODS, METHODS, RIVALS, SCORES, SPECIAL, Method, get_method, label_of
 from adamcb.lab.tasks import metrics
 from adamcb.lab.tasks.datasets import DATASET_NAMES
+from adamcb.lab.tasks.fingerprint import KEYS, fingerprint
 from adamcb.lab.tasks.images import AUGMENTATIONS, ImageTask
 from adamcb.lab.tasks.load import DEFAULT_TASK, TASKS, load_image_task, load_task
 from adamcb.lab.tasks.models import MODEL_NAMES
@@ -164,6 +165,11 @@ class Experiment:
             raise LabError(f"Every method must be given once, got {twice!r} again.")
         return methods
 
+    @property
+    def named_alone(self) -> bool:
+        """Whether dataset and model are ours, so that their names say what is computed."""
+        return self.task is None and ":" not in self.model
+
     def load_task(self, data_dir: str | None = None) -> Task:
         """Return the task."""
         if self.task is None:
@@ -214,6 +220,7 @@ class Experiment:
             "chooses": [method.name for method in methods if method.selection not in CONTROLS and not method.needs],
             "metrics": metrics.as_config(task.metrics),
             "files": _fingerprints(references),
+            **(dict.fromkeys(KEYS) if self.named_alone else fingerprint(task, self.device)),
             "num_train": len(task.train),
             "num_test": len(task.test),
             "image_shape": list(data.image_shape) if data else None,
@@ -227,7 +234,7 @@ OPTIONS: dict[str, Option] = {
     each.name: each.metadata["option"] for each in fields(Experiment) if "option" in each.metadata
 }
 # What must be the same for results to belong together, as it stands in config.json.
-COMPARED = ("format", *OPTIONS, "files", "metrics", "num_train", "num_test")
+COMPARED = ("format", *OPTIONS, "files", "metrics", "num_train", "num_test", *KEYS)
 
 _NO_OPTIONS = {
     "format": "the format of the folder",
@@ -235,6 +242,9 @@ _NO_OPTIONS = {
     "metrics": "the list of metrics",
     "num_train": "the number of training samples",
     "num_test": "the number of test samples",
+    "parameters": "the digest of the model's parameters",
+    "first_losses": "the list of losses before training",
+    "first_scores": "the list of scores before training",
 }
 
 
@@ -293,8 +303,11 @@ def title_of(config: Mapping[str, Any]) -> str:
 
 
 def digest(config: dict[str, Any]) -> str:
-    """Return six letters that differ where the compared options differ."""
-    text = json.dumps({name: config[name] for name in COMPARED}, sort_keys=True)
+    """Return six letters that differ where the compared options differ.
+
+    What the task computes is left out: its numbers are not the same to the last digit on every machine.
+    """
+    text = json.dumps({name: config[name] for name in COMPARED if name not in KEYS}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:6]
 
 
@@ -306,10 +319,6 @@ def versions() -> dict[str, str]:
         "numpy": np.__version__,
         "python": platform.python_version(),
     }
-
-
-def _common(values: list[float]) -> float | None:
-    return values[0] if len(set(values)) == 1 else None
 
 
 def _fingerprints(references: Sequence[str | Method]) -> dict[str, str]:

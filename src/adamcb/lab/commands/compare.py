@@ -202,7 +202,7 @@ def prepare(
     _check_device(experiment.device)
     try:
         task = task or experiment.load_task(options.data_dir)
-        if experiment.task is None and ":" not in experiment.model:
+        if experiment.named_alone:
             # Our own models are only sized up.
             with torch.random.fork_rng(), torch.device("meta"):
                 task.model()

@@ -14,6 +14,7 @@ from adamcb.lab.errors import LabError
 from adamcb.lab.experiment import COMPARED, option_of
 from adamcb.lab.results.columns import Row
 from adamcb.lab.results.files import read_json, write_json
+from adamcb.lab.tasks.fingerprint import same_numbers
 
 try:
     import fcntl
@@ -80,7 +81,7 @@ class ResultFolder:
             return
         before = read_json(known)
         for name in COMPARED:
-            if before.get(name) != self.config[name]:
+            if not same_numbers(before.get(name), self.config[name]):
                 was, now = _worded(before.get(name)), _worded(self.config[name])
                 raise LabError(
                     f"{self.path} holds results of another configuration: {option_of(name)} was {was} and is now "
@@ -127,5 +128,7 @@ def run_folder(folder: Path, method: str, seed: int) -> Path:
 
 def _worded(value: Any) -> str:
     if isinstance(value, list):
+        if value and isinstance(value[0], float):
+            return ", ".join(map(str, value[:3])) + ", …"
         return str(len(value)) if value and isinstance(value[0], int) else ", ".join(map(str, value))
     return str(value)

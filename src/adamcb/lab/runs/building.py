@@ -18,17 +18,9 @@ from adamcb.lab.errors import LabError
 from adamcb.lab.experiment import Experiment
 from adamcb.lab.methods import BUILDERS, Method
 from adamcb.lab.methods.rivals import Scorer
-from adamcb.lab.seeds import INITIAL_MODEL, SELECTION
-from adamcb.lab.tasks.task import Task, fetch, to_device
+from adamcb.lab.seeds import SELECTION
+from adamcb.lab.tasks.task import Task, fetch, initial_model, to_device
 from adamcb.training import Observer, Ranks
-
-
-def initial_model(task: Task, seed: int, device: str) -> nn.Module:
-    """Return the model that every method of a seed starts from."""
-    with torch.random.fork_rng():
-        torch.manual_seed(derived_seed(seed, INITIAL_MODEL))
-        model = task.model()
-    return model.to(device)
 
 
 def among_ranks(model: nn.Module, ranks: Ranks) -> nn.Module:

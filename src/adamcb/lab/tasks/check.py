@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from adamcb.lab.errors import LabError
-from adamcb.lab.tasks.task import Task, fetch, sample_indices, to_device
+from adamcb.lab.tasks.task import Task, fetch, few_indices, sample_indices, to_device
 
-# How many samples are tried; a metric that cannot do with these is tried on all of them.
-_FEW, _SOME = 4, 512
+# How many samples metrics are tried on; one that cannot do with these is tried on all of them.
+_SOME = 512
 
 
 def check_task(task: Task, device: str = "cpu") -> None:
@@ -65,7 +65,7 @@ def _check_new(task: Task, model: nn.Module) -> None:
 
 
 def _check_loss(task: Task, model: nn.Module, device: str) -> None:
-    indices = sample_indices(len(task.train), _FEW).tolist()
+    indices = few_indices(task.train)
     batch = to_device(_try(task, "train", fetch, task.train, indices), device)
     model.train()
     losses = _try(task, "loss", task.losses, model, batch)

@@ -13,11 +13,15 @@ from torch import Tensor, nn
 from torch.utils.data import TensorDataset, default_collate
 
 from adamcb import _checks
+from adamcb._seeds import derived_seed
+from adamcb.lab.seeds import INITIAL_MODEL
 from adamcb.lab.tasks import metrics as known_metrics
 from adamcb.lab.tasks.metrics import Metric, as_metric
 from adamcb.lab.tasks.schedules import SCHEDULES
 
 OPTIMIZERS = ("adam", "adamw", "sgd", "muon", "adamx")
+# How many samples are looked at before training begins.
+_FEW = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,3 +165,16 @@ def to_device(batch: Any, device: torch.device | str, layout: torch.memory_forma
 def sample_indices(size: int, count: int) -> np.ndarray:
     """Return `count` indices, spread evenly over a dataset; all of them if there are no more."""
     return np.unique(np.linspace(0, size - 1, min(count, size)).astype(np.int64))
+
+
+def few_indices(dataset: Any) -> list[int]:
+    """Return the indices of the samples that are looked at before training begins."""
+    return sample_indices(len(dataset), _FEW).tolist()
+
+
+def initial_model(task: Task, seed: int, device: str) -> nn.Module:
+    """Return the model that every method of a seed starts from."""
+    with torch.random.fork_rng():
+        torch.manual_seed(derived_seed(seed, INITIAL_MODEL))
+        model = task.model()
+    return model.to(device)
