@@ -167,7 +167,7 @@ def _kilobytes(field: str) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=15, help="timed rounds for each model")
-    parser.add_argument("--models", nargs="+", default=[], help="only models whose name holds one of these")
+    parser.add_argument("--models", nargs="+", default=[], help="only models of these names, or with these words in it")
     parser.add_argument("--ways", nargs="+", default=list(WAYS), help="only these ways (plain is always there)")
     parser.add_argument("--clock", choices=CLOCKS, default="wall", help="cpu: for machines with other work to do")
     parser.add_argument("--no-memory", action="store_true", help="skip the peaks")
@@ -189,8 +189,13 @@ def print_table(options: argparse.Namespace) -> None:
     print("| model | plain, ms | " + " | ".join(others) + "".join(f" | peak memory, {n}" for n in memory) + " |")
     print("|---" * (2 + len(others) + len(memory)) + "|")
     for problem in PROBLEMS:
-        if not options.models or any(word in problem.name for word in options.models):
+        if not options.models or any(is_meant(word, problem) for word in options.models):
             print_row(problem, others, memory, options)
+
+
+def is_meant(word: str, problem: Problem) -> bool:
+    """Tell whether a word stands for a problem: its name, or else a part of it."""
+    return word == problem.name or (word in problem.name and word not in {other.name for other in PROBLEMS})
 
 
 def print_row(problem: Problem, others: list[str], memory: list[str], options: argparse.Namespace) -> None:

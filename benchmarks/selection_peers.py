@@ -21,7 +21,7 @@ EXPLORATION = 0.4
 def adamcb_step(n: int, k: int) -> Callable[[], object]:
     """Ours: draw and update, as training calls them, with the paper's feedback."""
     generator = torch.Generator().manual_seed(0)
-    bandit = CombinatorialBandit(n, k, exploration=EXPLORATION, feedback="proof", generator=generator)
+    bandit = CombinatorialBandit(n, k, exploration=EXPLORATION, feedback="proof", gate=None, generator=generator)
     scores = np.random.default_rng(0).random((64, k))
     count = 0
 

@@ -38,7 +38,7 @@ AHEAD, LOOKS = 8, 100
 LARGEST_ERROR, LARGEST_GROWTH = 1e-9, 0.05
 SELECTIONS: dict[str, Callable[..., Selection]] = {
     "scale-free": lambda *sizes, **options: CombinatorialBandit(*sizes, gate=None, **options),
-    "proof": lambda *sizes, **options: CombinatorialBandit(*sizes, feedback="proof", **options),
+    "proof": lambda *sizes, **options: CombinatorialBandit(*sizes, feedback="proof", gate=None, **options),
     "queue": QueueBandit,
     "AdamBS": ReplacementBandit,
 }

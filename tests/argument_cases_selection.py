@@ -73,7 +73,7 @@ SELECTION_CASES: dict[str, Case] = {
             "size_multiple": integer(1, K),
             "exploration": real(0.0, 1.0),
             "feedback": word("scale-free", "proof", "listing"),
-            "gate": optional(word("auto")),
+            "gate": optional(nothing_else),
         },
         lambda: GOOD_SIZES,
     ),

@@ -60,6 +60,8 @@ _ROOMS = {
     "inverse_sqrt": "optim",
     "register_rule": "gradnorm",
 }
+# Parts of the package that are asked for by name: `adamcb.paper.adamcb(...)`.
+_MODULES = ("integrations", "lab", "paper", "theory", *dict.fromkeys(_ROOMS.values()))
 
 
 def __getattr__(name: str) -> Any:
@@ -67,7 +69,7 @@ def __getattr__(name: str) -> Any:
 
     if name == "__version__":
         return metadata.version("adamcb")
-    if name in _ROOMS.values():
+    if name in _MODULES:
         return import_module(f"adamcb.{name}")
     if name not in _ROOMS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -75,4 +77,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_ROOMS.values(), "__version__"})
+    return sorted({*globals(), *__all__, *_MODULES, "__version__"})

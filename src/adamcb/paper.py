@@ -71,7 +71,7 @@ def adamcb(
     """
     settings = _settings(model, dataset, exploration, seed)
     feedback = ListingFeedback(max_norm) if _checks.boolean("listing", listing) else ProofFeedback(max_norm)
-    selection = CombinatorialBandit(batch_size=batch_size, feedback=feedback, **settings)
+    selection = CombinatorialBandit(batch_size=batch_size, feedback=feedback, gate=None, **settings)
     return _trainer(model, dataset, selection, adamx(_trainable(model), lr), seed=seed, **options)
 
 

@@ -30,7 +30,7 @@ def train_set(dtype: torch.dtype = torch.float64) -> Any:
 def new_selection(num_samples: int = SAMPLES, batch_size: int = BATCH_SIZE) -> CombinatorialBandit:
     """Return a selection that notices how large norms are: scale-free feedback would not tell a factor."""
     generator = torch.Generator().manual_seed(0)
-    return CombinatorialBandit(num_samples, batch_size, feedback=ProofFeedback(50.0), generator=generator)
+    return CombinatorialBandit(num_samples, batch_size, feedback=ProofFeedback(50.0), gate=None, generator=generator)
 
 
 def weights_of(loader: AdaptiveLoader) -> np.ndarray:

@@ -45,7 +45,7 @@ METHODS: dict[str, Parts] = {
         "optimizer": AdamX(model.parameters(), LR),
     },
     "adamcb-paper": lambda model, n, generator: {
-        "selection": CombinatorialBandit(n, BATCH_SIZE, feedback="proof", generator=generator),
+        "selection": CombinatorialBandit(n, BATCH_SIZE, feedback="proof", gate=None, generator=generator),
         "optimizer": AdamX(model.parameters(), LR),
     },
     "adamcb": lambda model, n, generator: {

@@ -231,7 +231,7 @@ def test_shuffled_epochs_hand_out_every_sample_once_and_go_on_from_a_state():
             "feedback=ScaleFree(rate=0.3, bound=1.0, memory=0.9), gate=Gate(min_gain=0.1))",
         ),
         (
-            CombinatorialBandit(100, 7, exploration=1, feedback="proof", generator=seeded()),
+            CombinatorialBandit(100, 7, exploration=1, feedback="proof", gate=None, generator=seeded()),
             "CombinatorialBandit(num_samples=100, batch_size=7, exploration=1.0, "
             "feedback=ProofFeedback(max_norm=None), gate=None)",
         ),

@@ -21,7 +21,7 @@ from tests.reference.selection import SlowCombinatorialBandit, SlowReplacementBa
     ],
 )
 def test_a_worked_example_of_each_form(feedback, expected):
-    bandit = CombinatorialBandit(4, 2, exploration=0.5, feedback=feedback)
+    bandit = CombinatorialBandit(4, 2, exploration=0.5, feedback=feedback, gate=None)
     draw = bandit.draw()
     bandit.update(draw, [1.0, 0.5])
     assert np.log(bandit.weights[draw.indices]) == approx(expected)
@@ -114,7 +114,7 @@ def test_steps_of_adambs_equal_those_of_the_slow_twin(form, max_norm, steps, gen
 
 @pytest.mark.parametrize("feedback", ["proof", "listing"])
 def test_capped_samples_keep_their_weight(feedback, generator):
-    bandit = CombinatorialBandit(50, 5, feedback=feedback, generator=generator)
+    bandit = CombinatorialBandit(50, 5, feedback=feedback, gate=None, generator=generator)
     bandit.weights = np.where(np.arange(50) == 7, 1e4, 1.0)
     before = bandit.weights
     draw = bandit.draw()

@@ -66,8 +66,8 @@ def test_the_printed_cap_leaves_probabilities_above_one_and_ours_does_not():
 
 def test_the_printed_weight_update_hardly_moves_a_weight():
     """K = 128, n = 60,000, γ = 0.4: Algorithm 3 as printed multiplies by at least exp(−0.00086) a visit."""
-    listing = CombinatorialBandit(60_000, 128, feedback="listing")
-    proof = CombinatorialBandit(60_000, 128, feedback="proof")
+    listing = CombinatorialBandit(60_000, 128, feedback="listing", gate=None)
+    proof = CombinatorialBandit(60_000, 128, feedback="proof", gate=None)
     norms = np.zeros(128)  # the strongest push there is: ℓ = 1
     norms[0] = 1.0
     change = {}
@@ -83,7 +83,7 @@ def test_the_printed_weight_update_hardly_moves_a_weight():
 @pytest.mark.parametrize("feedback", ["proof", "listing"])
 def test_a_sample_once_capped_is_capped_for_ever(feedback, generator):
     """Losses only lower weights and capped ones keep theirs, so the cap τ falls below them more and more."""
-    bandit = CombinatorialBandit(30, 6, feedback=feedback, generator=generator)
+    bandit = CombinatorialBandit(30, 6, feedback=feedback, gate=None, generator=generator)
     bandit.weights = np.where(np.arange(30) == 4, 100.0, 1.0)
     gap = []
     for _ in range(300):

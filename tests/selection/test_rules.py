@@ -179,8 +179,8 @@ def test_an_alias_is_a_value(alias, value):
         ({}, Gate(0.1)),
         ({"feedback": "scale-free"}, Gate(0.1)),
         ({"feedback": Logarithmic()}, Gate(0.1)),
-        ({"feedback": "proof"}, None),
-        ({"feedback": ListingFeedback(3.0)}, None),
+        ({"feedback": "proof"}, Gate(0.1)),
+        ({"feedback": ListingFeedback(3.0), "gate": None}, None),
         ({"gate": None}, None),
         ({"gate": Gate(0.3)}, Gate(0.3)),
         ({"feedback": "proof", "gate": Gate(0.3)}, Gate(0.3)),
@@ -214,7 +214,7 @@ def test_a_gate_of_one_s_own():
 def test_what_is_no_rule_is_refused():
     with pytest.raises(TypeError, match="`feedback` must be a Feedback or an alias, got feedback of type type"):
         CombinatorialBandit(10, 2, feedback=ScaleFree)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(TypeError, match='`gate` must be a Gate, None or "auto", got gate=0.1'):
+    with pytest.raises(TypeError, match="`gate` must be a Gate or None, got gate=0.1"):
         CombinatorialBandit(10, 2, gate=0.1)  # pyright: ignore[reportArgumentType]
     bandit = CombinatorialBandit(10, 2, feedback=Feedback())
     with pytest.raises(NotImplementedError, match="Feedback must implement `factors`"):

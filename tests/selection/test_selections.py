@@ -12,6 +12,7 @@ from pytest import approx
 from adamcb.selection import (
     CombinatorialBandit,
     Draw,
+    Gate,
     ListingFeedback,
     ProofFeedback,
     ReplacementBandit,
@@ -23,8 +24,8 @@ from adamcb.selection import (
 from tests.reference.selection import SlowCombinatorialBandit, SlowReplacementBandit
 
 MAKERS = {
-    "proof": lambda *a, **o: CombinatorialBandit(*a, feedback="proof", **o),
-    "listing": lambda *a, **o: CombinatorialBandit(*a, feedback="listing", **o),
+    "proof": lambda *a, **o: CombinatorialBandit(*a, feedback="proof", gate=None, **o),
+    "listing": lambda *a, **o: CombinatorialBandit(*a, feedback="listing", gate=None, **o),
     "scale-free": CombinatorialBandit,
     "adambs-corrected": ReplacementBandit,
     "adambs-original": lambda *a, **o: ReplacementBandit(*a, form="original", **o),
@@ -43,7 +44,7 @@ def bounded(name, max_norm, **options):
     if name.startswith("adambs"):
         return MAKERS[name](100, 7, max_norm=max_norm, **options)
     feedback = {"proof": ProofFeedback(max_norm), "listing": ListingFeedback(max_norm), "scale-free": ScaleFree()}[name]
-    return CombinatorialBandit(100, 7, feedback=feedback, **options)
+    return CombinatorialBandit(100, 7, feedback=feedback, gate=Gate(0.1) if name == "scale-free" else None, **options)
 
 
 def twin(name, max_norm):

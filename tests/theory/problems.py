@@ -23,7 +23,9 @@ def clouds(num_samples: int = 30, features: int = 2, classes: int = 3, penalty: 
 def paper_bandit(n: int, k: int, gamma: float, *, max_norm: float | None = None, seed: int = 3) -> CombinatorialBandit:
     """The paper's bandit, in the form of its proof: Δ log w = −(Kγ/n)·ℓ/p."""
     generator = torch.Generator().manual_seed(seed)
-    return CombinatorialBandit(n, k, exploration=gamma, feedback=ProofFeedback(max_norm), generator=generator)
+    return CombinatorialBandit(
+        n, k, exploration=gamma, feedback=ProofFeedback(max_norm), gate=None, generator=generator
+    )
 
 
 def scale_free_bandit(n: int, k: int, gamma: float, *, seed: int = 3) -> CombinatorialBandit:

@@ -229,8 +229,8 @@ def test_several_optimizers_all_step():
 
 SELECTIONS = {
     "default": CombinatorialBandit,
-    "proof": partial(CombinatorialBandit, feedback="proof"),
-    "listing": partial(CombinatorialBandit, feedback="listing"),
+    "proof": partial(CombinatorialBandit, feedback="proof", gate=None),
+    "listing": partial(CombinatorialBandit, feedback="listing", gate=None),
     "with replacement": ReplacementBandit,
     "projected": partial(ReplacementBandit, form="original"),
     "shuffled": UniformSelection,

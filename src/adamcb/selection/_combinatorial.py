@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
 from adamcb import _checks
 from adamcb.selection._draw import Draw, uniform_draw
-from adamcb.selection._feedback import Feedback, PaperFeedback, Visit, as_feedback, check_feedback_state
+from adamcb.selection._feedback import Feedback, Visit, as_feedback, check_feedback_state
 from adamcb.selection._gate import Gate
 from adamcb.selection._moment import SecondMoment
 from adamcb.selection._sizes import BatchSizes
 from adamcb.selection._tree import SMALLEST
 from adamcb.selection._tree_selection import DistinctSelection
+
+GATE = Gate(0.1)
 
 
 class CombinatorialBandit(DistinctSelection):
@@ -35,8 +37,7 @@ class CombinatorialBandit(DistinctSelection):
         feedback: How scores change weights: a `Feedback`, or "scale-free" for `ScaleFree()`, "proof" for
             `ProofFeedback()`, "listing" for `ListingFeedback()`.
         gate: Which batches are drawn by weight; the others come from reshuffled epochs, as `UniformSelection` draws
-            them. None: all of them are drawn by weight. "auto": None for the paper's two rules, which have no gate, and
-            `Gate(0.1)` for all others.
+            them. None: all of them are drawn by weight, as the paper has it.
         generator: Where all random numbers come from. None: a new one, seeded from torch's global generator.
 
     Attributes:
@@ -64,12 +65,14 @@ class CombinatorialBandit(DistinctSelection):
         size_multiple: int = 1,
         exploration: float = 0.4,
         feedback: Feedback | str = "scale-free",
-        gate: Gate | Literal["auto"] | None = "auto",
+        gate: Gate | None = GATE,
         generator: torch.Generator | None = None,
     ) -> None:
         self.exploration = _checks.real("exploration", exploration, low=0.0, high=1.0)
         self.feedback = as_feedback(feedback)
-        self.gate = _as_gate(gate, self.feedback)
+        if gate is not None and not isinstance(gate, Gate):
+            raise _checks.wrong_type("gate", "be a Gate or None", gate)
+        self.gate = gate
         super().__init__(num_samples, batch_size, min_batch_size=min_batch_size, generator=generator)
         self.size_multiple = _checks.integer("size_multiple", size_multiple, low=1, high=self.batch_size)
         self._sizes = BatchSizes(self.min_batch_size, self.batch_size, multiple=self.size_multiple)
@@ -177,11 +180,3 @@ class CombinatorialBandit(DistinctSelection):
         self._feedback_state = dict(state["feedback"])
         self.moment.load_state_dict(state["moment"])
         self._sizes.load_state_dict(state["sizes"])
-
-
-def _as_gate(gate: Gate | Literal["auto"] | None, feedback: Feedback) -> Gate | None:
-    if isinstance(gate, str) and gate == "auto":
-        return None if isinstance(feedback, PaperFeedback) else Gate()
-    if gate is None or isinstance(gate, Gate):
-        return gate
-    raise _checks.wrong_type("gate", 'be a Gate, None or "auto"', gate)

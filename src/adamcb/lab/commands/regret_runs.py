@@ -82,7 +82,7 @@ def _reshuffled(n: int, k: int, *, exploration: float, max_norm: None, generator
 
 def _paper(n: int, k: int, *, exploration: float, max_norm: float | None, generator: torch.Generator) -> Selection:
     settings = {"exploration": exploration, "generator": generator}
-    return CombinatorialBandit(n, k, feedback=ProofFeedback(max_norm), **settings)
+    return CombinatorialBandit(n, k, feedback=ProofFeedback(max_norm), gate=None, **settings)
 
 
 def _scale_free(n: int, k: int, *, exploration: float, max_norm: None, generator: torch.Generator) -> Selection:

@@ -40,6 +40,10 @@ def _paper(name: str, label: str, *parts: Any) -> Method:
     return Method(name, label, *parts, scores="exact", exploration=0.4)
 
 
+def _bandit(feedback: str) -> Any:
+    return partial(CombinatorialBandit, feedback=feedback, gate=None)
+
+
 _REGISTERED = (
     Method("adam", "Adam", uniform),
     Method("amsgrad", "AMSGrad", uniform, amsgrad),
@@ -47,8 +51,8 @@ _REGISTERED = (
     Method("adamx-paper", "AdamX (paper)", uniform, adamx_paper),
     _paper("adambs", "AdamBS", partial(ReplacementBandit, form="corrected"), adamx_paper),
     _paper("adambs-original", "AdamBS (original)", partial(ReplacementBandit, form="original"), adam),
-    _paper("adamcb-paper", "AdamCB (paper)", partial(CombinatorialBandit, feedback="proof"), adamx_paper),
-    _paper("adamcb-listing", "AdamCB (listing)", partial(CombinatorialBandit, feedback="listing"), adamx_paper),
+    _paper("adamcb-paper", "AdamCB (paper)", _bandit("proof"), adamx_paper),
+    _paper("adamcb-listing", "AdamCB (listing)", _bandit("listing"), adamx_paper),
     Method("adamcb", "AdamCB"),
     Method("adamcb-smaller", "AdamCB, smaller batches", min_batch_size=16),
     Method("small-batches", "Adam, smaller batches", SmallBatches),
