@@ -12,7 +12,18 @@ from adamcb import paper, theory
 from adamcb._checks import LARGEST_SEED, MOST_SAMPLES
 from adamcb.data import Window, part_of, whole_of
 from adamcb.lab import Method, Metric, Task
-from adamcb.training import Meter, Ranks, SampleTable, read_checkpoint, write_checkpoint
+from adamcb.optim import check_optimizer_state
+from adamcb.training import (
+    Meter,
+    Ranks,
+    SampleTable,
+    gather_scores,
+    generator_states,
+    generators_part,
+    read_checkpoint,
+    set_generator_states,
+    write_checkpoint,
+)
 from tests.argument_case import GOOD_SIZES, Case, K, N, bandit, dataset, model
 from tests.argument_cases_selection import SELECTION_CASES
 from tests.argument_kinds import (
@@ -63,6 +74,19 @@ def table() -> SampleTable:
 
 def a_path(value: Any) -> bool | None:
     return None if isinstance(value, str) and value else False
+
+
+def a_device(value: Any) -> bool | None:
+    return None if isinstance(value, (str, int)) and not isinstance(value, bool) else False
+
+
+def floats(*shape: int) -> Kind:
+    """A tensor of floats of this shape."""
+    return lambda value: isinstance(value, torch.Tensor) and value.is_floating_point() and value.shape == shape
+
+
+def logistic() -> theory.LogisticProblem:
+    return theory.LogisticProblem(torch.linspace(-1, 1, N)[:, None], torch.arange(N) % 2, penalty=0.1)
 
 
 LOADER: dict[str, Kind] = {
@@ -216,6 +240,14 @@ CASES: dict[str, Case] = {
         lambda: {"state": adamcb.AdamX(model().parameters()).state_dict()},
         lambda: adamcb.AdamX(model().parameters()),
     ),
+    "check_optimizer_state": Case(
+        check_optimizer_state,
+        {"optimizer": nothing_else, "state": nothing_else},
+        lambda: {
+            "optimizer": adamcb.AdamX(model().parameters()),
+            "state": adamcb.AdamX(model().parameters()).state_dict(),
+        },
+    ),
     "AdamX.add_param_group": Case(
         lambda subject, param_group: subject.add_param_group(param_group),
         {"param_group": nothing_else},
@@ -302,6 +334,34 @@ CASES: dict[str, Case] = {
         state=repr,
     ),
     "Ranks": Case(Ranks, {"rank": integer(0, 3), "size": integer(1)}, lambda: {"size": 4, "rank": 0}),
+    "gather_scores": Case(
+        gather_scores,
+        {
+            "ranks": nothing_else,
+            "draw": nothing_else,
+            "measured": optional(floats(K)),
+            "arrived": floats(K),
+            "losses": floats(K),
+            "loss": floats(),
+        },
+        lambda: {
+            "ranks": Ranks(),
+            "draw": bandit().draw(),
+            "measured": torch.ones(K),
+            "arrived": torch.ones(K),
+            "losses": torch.ones(K),
+            "loss": torch.tensor(1.0),
+        },
+    ),
+    "generator_states": Case(generator_states, {"device": a_device}, lambda: {"device": "cpu"}),
+    "set_generator_states": Case(
+        set_generator_states,
+        {"device": a_device, "states": nothing_else},
+        lambda: {"device": "cpu", "states": generator_states(torch.device("cpu"))},
+    ),
+    "generators_part": Case(
+        generators_part, {"device": a_device, "rank": integer(0)}, lambda: {"device": "cpu", "rank": 0}
+    ),
     "paper.adamcb": Case(paper.adamcb, {**PAPER, "listing": flag}, trained, done=close),
     "paper.adambs": Case(paper.adambs, PAPER, trained, done=close),
     "paper.adambs_original": Case(paper.adambs_original, PAPER, trained, done=close),
@@ -377,6 +437,26 @@ CASES: dict[str, Case] = {
         {"features": nothing_else, "labels": unknown, "penalty": real(0.0, low_open=True)},
         lambda: {"features": torch.zeros(3, 1), "labels": torch.tensor([0, 1, 1])},
     ),
+    "theory.LogisticProblem.subset": Case(
+        theory.LogisticProblem.subset, {"num_samples": integer(1, N)}, lambda: {"num_samples": 4}, logistic, state=repr
+    ),
+    "theory.LogisticProblem.norm_bound": Case(
+        theory.LogisticProblem.norm_bound, {"radius": real(0.0, 1e100)}, lambda: {"radius": 1.0}, logistic, state=repr
+    ),
+    "theory.LogisticProblem.evaluate": Case(
+        theory.LogisticProblem.evaluate,
+        {"params": nothing_else},
+        lambda: {"params": torch.zeros(2, 2, dtype=torch.float64)},
+        logistic,
+        state=repr,
+        left_out=("indices",),
+    ),
+    "theory.LogisticProblem.minimize": Case(
+        theory.LogisticProblem.minimize,
+        {"sample_weights": optional(nothing_else), "start": optional(nothing_else), "tolerance": unknown},
+        subject=logistic,
+        state=repr,
+    ),
     "theory.measure_regret": Case(
         theory.measure_regret,
         {
@@ -391,7 +471,7 @@ CASES: dict[str, Case] = {
             "minimum": optional(nothing_else),
         },
         lambda: {
-            "problem": theory.LogisticProblem(torch.linspace(-1, 1, N)[:, None], torch.arange(N) % 2, penalty=0.1),
+            "problem": logistic(),
             "selection": bandit(),
             "horizons": [2],
         },

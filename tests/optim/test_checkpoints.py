@@ -162,3 +162,24 @@ def test_a_state_that_lacks_something_is_refused_before_the_first_step_too(kind)
         part = {name: value for name, value in whole["state"][0].items() if name != key}
         with pytest.raises(ValueError, match=rf"`state\[0\]` must have the keys {key}"):
             check_optimizer_state(made(), {**whole, "state": {0: part}})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"param_groups": None}, r"`state_dict\['param_groups'\]` must be a list, got .* of type NoneType"),
+        (
+            {"param_groups": [{"lr": 1.0}]},
+            r"`state_dict\['param_groups'\]\[0\]` must be a dict with .*params, got .*lr",
+        ),
+        ({"param_groups": [{"params": 3}]}, r"`state_dict\['param_groups'\]\[0\]` must be a dict with .*params"),
+        ({"param_groups": [None]}, r"`state_dict\['param_groups'\]\[0\]` must be a dict with .*params, got .*None"),
+        ({"state": None}, r"`state_dict\['state'\]` must be a dict, got .* of type NoneType"),
+        ({"state": {0: None}}, r"`state\[0\]` must be a dict, got NoneType"),
+    ],
+)
+def test_a_state_that_is_built_otherwise_is_refused_by_name(change, message):
+    optimizer = AdamX(small_model().parameters())
+    with pytest.raises((TypeError, ValueError), match=message):
+        optimizer.load_state_dict({**optimizer.state_dict(), **change})
+    assert not optimizer.state

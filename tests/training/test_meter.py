@@ -158,3 +158,13 @@ def test_its_state_is_saved(num_samples, generator):
         meter.note_scores(draw, np.array([1.0, 2.0, 3.0]))
     fresh.load_state_dict(meter.state_dict())
     assert {**fresh.as_dict()} == {**meter.as_dict()}
+
+
+@pytest.mark.parametrize("key", Meter(10, 2).state_dict())
+def test_a_state_that_lacks_something_is_refused_by_name(key):
+    meter = Meter(10, 2)
+    state = {name: value for name, value in meter.state_dict().items() if name != key}
+    with pytest.raises(ValueError, match=rf"`state\['meter'\]` must be a dict with the keys .*{key}.*, got the keys"):
+        meter.load_state_dict(state)
+    with pytest.raises(TypeError, match=r"`state\['meter'\]\['average'\]` must be a dict, got .* of type NoneType"):
+        meter.load_state_dict({**meter.state_dict(), "average": None})

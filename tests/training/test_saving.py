@@ -19,7 +19,7 @@ from torch import nn
 
 from adamcb import AdamCB, CombinatorialBandit, UniformSelection, _files
 from adamcb._files import DRAFT, new_save_id, seal_archive, whole_file
-from adamcb.training import read_checkpoint, write_checkpoint
+from adamcb.training import generator_states, read_checkpoint, set_generator_states, write_checkpoint
 from tests.patience import patience
 from tests.training.problem import digits, eager, losses_of, mlp, plain, snapshot, train
 
@@ -74,6 +74,23 @@ def test_global_generators_are_saved(path):
     _ = torch.rand(3), np.random.rand(3), random.random()
     trainer.load(path)
     assert (torch.rand(1).item(), np.random.rand(), random.random()) == expected
+
+
+@pytest.mark.parametrize("name", ["torch", "numpy", "python"])
+def test_states_of_generators_are_checked_before_any_is_set(name):
+    cpu = torch.device("cpu")
+    before = plain(generator_states(cpu))
+    good = generator_states(cpu)
+    _ = torch.rand(3), np.random.rand(3), random.random()
+    after = plain(generator_states(cpu))
+    for bad in (None, 3, torch.zeros(3), ("MT19937", None)):
+        with pytest.raises(ValueError, match=rf"`states\['{name}'\]` must be the state of a generator of {name}"):
+            set_generator_states(cpu, {**good, name: bad})
+    with pytest.raises(ValueError, match="`states` must be a dict with the keys torch, numpy, python, got states="):
+        set_generator_states(cpu, {key: value for key, value in good.items() if key != name})
+    assert plain(generator_states(cpu)) == after
+    set_generator_states(cpu, good)
+    assert plain(generator_states(cpu)) == before
 
 
 def test_a_state_in_memory_is_not_shared_after_loading():

@@ -19,7 +19,7 @@ from adamcb._torch_compat import (
     scalar_dtype,
     with_grad_if_differentiable,
 )
-from adamcb.optim._loading import check_entries, check_group
+from adamcb.optim._loading import check_entries, check_form, check_group
 from adamcb.optim._update import capturable_step, fused_step, plain_step
 
 _MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
@@ -144,9 +144,7 @@ class AdamX(Optimizer):
             ValueError, TypeError: If it is of other parameters or shapes, or a setting is out of range. Nothing is
                 changed then.
         """
-        if not isinstance(state_dict, dict) or not {"state", "param_groups"} <= set(state_dict):
-            got = _checks.shown("state_dict", state_dict)
-            raise ValueError(f"`state_dict` must be a dict with the keys state and param_groups, got {got}.")
+        check_form("state_dict", state_dict)
         super().load_state_dict(state_dict)
 
     def __setstate__(self, state: dict[str, Any]) -> None:

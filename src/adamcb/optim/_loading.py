@@ -42,25 +42,38 @@ def check_optimizer_state(optimizer: Optimizer, state: Any) -> None:
     Raises:
         ValueError, TypeError: If something does not fit.
     """
-    live = optimizer.state_dict()
-    if not isinstance(state, dict) or not {"state", "param_groups"} <= set(state):
-        raise ValueError("an optimizer's state must be a dict with the keys state and param_groups.")
+    live = _checks.instance("optimizer", optimizer, Optimizer, "a torch.optim.Optimizer").state_dict()
+    check_form("state", state)
     groups, saved = state["param_groups"], state["state"]
-    if not isinstance(groups, list) or len(groups) != len(live["param_groups"]):
-        got = len(groups) if isinstance(groups, list) else type(groups).__name__
-        raise ValueError(f"an optimizer's state must have {len(live['param_groups'])} param_groups, got {got}.")
+    if len(groups) != len(live["param_groups"]):
+        rule = f"have {len(live['param_groups'])} param_groups"
+        raise ValueError(f"an optimizer's state must {rule}, got {len(groups)}.")
     for number, (group, own) in enumerate(zip(groups, live["param_groups"], strict=True)):
-        if not isinstance(group, dict) or group.get("params") != own["params"]:
+        if group["params"] != own["params"]:
             rule = f"hold the parameters {_range_of(own['params'])}, in this order"
             raise ValueError(f"`param_groups[{number}]` must {rule}.")
         check_group(f"param_groups[{number}]", group, own)
     params = [param for group in optimizer.param_groups for param in group["params"]]
-    if not isinstance(saved, dict) or not all(type(key) is int and 0 <= key < len(params) for key in saved):
+    if not all(type(key) is int and 0 <= key < len(params) for key in saved):
         raise ValueError(f"an optimizer's state must hold states of parameters 0 to {len(params) - 1}.")
     check_entries(optimizer, {params[number]: entry for number, entry in saved.items()})
     for number in (number for group in groups if group.get("amsgrad") for number in group["params"]):
         if saved.get(number) and "max_exp_avg_sq" not in saved[number]:
             raise ValueError(f"`state[{number}]` must have the key max_exp_avg_sq, because it was saved with amsgrad.")
+
+
+def check_form(name: str, state: Any) -> None:
+    """Raise unless `state` is built as an optimizer's is: a dict of states and of groups, which have parameters."""
+    if not isinstance(state, dict) or not {"state", "param_groups"} <= set(state):
+        got = _checks.shown(name, state)
+        raise ValueError(f"`{name}` must be a dict with the keys state and param_groups, got {got}.")
+    _checks.instance(f"{name}['state']", state["state"], dict, "a dict")
+    groups = _checks.instance(f"{name}['param_groups']", state["param_groups"], list, "a list")
+    for number, group in enumerate(groups):
+        place = f"{name}['param_groups'][{number}]"
+        if not isinstance(group, dict) or not isinstance(group.get("params"), (list, tuple)):
+            got = _checks.shown(place, group)
+            raise ValueError(f"`{place}` must be a dict with a list of parameters under the key params, got {got}.")
 
 
 def check_entries(optimizer: Optimizer, entries: Mapping[Any, Any]) -> None:

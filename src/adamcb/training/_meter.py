@@ -15,6 +15,7 @@ from adamcb.selection import Draw, SecondMoment, Selection, Strata
 PHASES: tuple[str, ...] = ("selection", "data", "training")
 _AVERAGES: tuple[str, ...] = ("size", "trust")
 _COUNTS: tuple[str, ...] = ("steps", "samples")
+_KEYS: tuple[str, ...] = (*_COUNTS, "average", "moment", "largest", "seen")
 
 
 class Observer(Protocol):
@@ -170,8 +171,10 @@ class Meter:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`; an error leaves everything as it was."""
-        if not isinstance(state, dict) or not isinstance(state.get("average"), dict):
-            raise ValueError("`state['meter']` must be a dict with the key average.")
+        if not isinstance(state, dict) or not set(_KEYS) <= set(state):
+            got = f"the keys {', '.join(map(str, state))}" if isinstance(state, dict) else type(state).__name__
+            raise ValueError(f"`state['meter']` must be a dict with the keys {', '.join(_KEYS)}, got {got}.")
+        _checks.instance("state['meter']['average']", state["average"], dict, "a dict")
         packed = state["seen"]
         bits = (-(-self.num_samples // 8),)
         if not isinstance(packed, torch.Tensor) or packed.dtype != torch.uint8 or tuple(packed.shape) != bits:

@@ -104,13 +104,28 @@ def gather_scores(
         arrived: float[k/W], the gradients that arrived at their losses.
         losses: float[k/W], their losses.
         loss: The sum of this rank's weighted losses.
+
+    Raises:
+        TypeError, ValueError: If one of these is something else.
     """
-    told = (losses if measured is None else measured, arrived, losses)
+    _checks.instance("ranks", ranks, Ranks, "the Ranks that take part")
+    size = len(_checks.instance("draw", draw, Draw, "a Draw"))
+    told = {"measured": losses if measured is None else measured, "arrived": arrived, "losses": losses}
+    for name, column in told.items():
+        _check_floats(name, column, (size,))
+    _check_floats("loss", loss, ())
     kinds = (None if measured is None else measured.dtype, arrived.dtype, losses.dtype)
     bits = torch.int64 if torch.float64 in (*kinds, loss.dtype) else torch.int32
-    columns = [column.detach().to(_floats(bits)).view(bits) for column in (*told, loss.reshape(1))]
+    sent = [column.detach().to(_floats(bits)).view(bits) for column in (*told.values(), loss.reshape(1))]
     own = torch.from_numpy(draw.indices.copy()).to(loss.device, non_blocking=True)
-    return Heard(_all_gather(torch.cat([own.view(bits), *columns]), ranks.size), kinds)
+    return Heard(_all_gather(torch.cat([own.view(bits), *sent]), ranks.size), kinds)
+
+
+def _check_floats(name: str, value: Any, shape: tuple[int, ...]) -> None:
+    _checks.instance(name, value, Tensor, "a tensor")
+    if not value.is_floating_point() or value.shape != shape:
+        got = f"{value.dtype} of shape {tuple(value.shape)}"
+        raise ValueError(f"`{name}` must be a tensor of floats of shape {shape}, got {got}.")
 
 
 def gather_numbers(ranks: Ranks, own: Sequence[float], device: torch.device) -> list[float]:
@@ -121,6 +136,8 @@ def gather_numbers(ranks: Ranks, own: Sequence[float], device: torch.device) -> 
 
 def _all_gather(sent: Tensor, size: int) -> Tensor:
     """Return [W, ...], what each rank sent."""
+    if size == 1:
+        return sent.view(1, -1)
     received = sent.new_empty(size * len(sent))
     # Renamed in torch 2.13, where the older name warns.
     getattr(dist, "all_gather_single", dist.all_gather_into_tensor)(received, sent)

@@ -13,8 +13,11 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from adamcb import _checks
 from adamcb._seeds import derived_seed
 from adamcb.optim import check_optimizer_state
+
+_GENERATORS = ("torch", "numpy", "python")
 
 
 class Stateful(Protocol):
@@ -139,8 +142,10 @@ def generators_part(device: torch.device, rank: int) -> Part:
 
     A rank that loads what another one saved derives numbers of its own from it, so that dropout differs between ranks.
     """
+    device, rank = _checks.device("device", device), _checks.integer("rank", rank, low=0)
 
     def load(state: dict[str, Any]) -> None:
+        _check_generator_states(device, state, (*_GENERATORS, "rank"))
         before = generator_states(device)
         try:
             set_generator_states(device, state)
@@ -155,6 +160,7 @@ def generators_part(device: torch.device, rank: int) -> Part:
 
 def generator_states(device: torch.device) -> dict[str, Any]:
     """Return the states of the global generators of torch (the CPU's and the device's), NumPy and Python."""
+    device = _checks.device("device", device)
     name, keys, *rest = np.random.get_state()
     states: dict[str, Any] = {
         "torch": torch.get_rng_state(),
@@ -167,13 +173,42 @@ def generator_states(device: torch.device) -> dict[str, Any]:
 
 
 def set_generator_states(device: torch.device, states: dict[str, Any]) -> None:
-    """Set the global generators; those of a device that was not saved stay as they are."""
-    name, keys, *rest = states["numpy"]
+    """Set the global generators; those of a device that was not saved stay as they are.
+
+    Raises:
+        TypeError, ValueError: If `states` is not what `generator_states` returned. Nothing is changed then.
+    """
+    device = _checks.device("device", device)
+    _check_generator_states(device, states, _GENERATORS)
     torch.set_rng_state(states["torch"])
-    np.random.set_state((name, keys.numpy().astype(np.uint32), *rest))
+    np.random.set_state(_numpy_state(states["numpy"]))
     random.setstate(states["python"])
     if device.type != "cpu" and "device" in states:
         torch.get_device_module(device).set_rng_state(states["device"], device)
+
+
+def _numpy_state(saved: Any) -> tuple[Any, ...]:
+    name, keys, *rest = saved
+    return (name, keys.numpy().astype(np.uint32), *rest)
+
+
+def _check_generator_states(device: torch.device, states: Any, keys: Collection[str]) -> None:
+    """Raise unless these are states of generators, by setting some that nobody draws from."""
+    if not isinstance(states, dict) or not set(keys) <= set(states):
+        got = _checks.shown("states", list(states) if isinstance(states, dict) else states)
+        raise ValueError(f"`states` must be a dict with the keys {', '.join(keys)}, got {got}.")
+    setters: dict[str, Callable[[Any], Any]] = {
+        "torch": torch.Generator().set_state,
+        "numpy": lambda saved: np.random.RandomState().set_state(_numpy_state(saved)),
+        "python": random.Random().setstate,
+    }
+    if device.type != "cpu" and "device" in states:
+        setters["device"] = torch.Generator(device).set_state
+    for name, set_state in setters.items():
+        try:
+            set_state(states[name])
+        except Exception as error:
+            raise ValueError(f"`states['{name}']` must be the state of a generator of {name}: {error}") from error
 
 
 def derived_generator_states(device: torch.device, rank: int) -> dict[str, Any]:
