@@ -68,6 +68,10 @@ def samples(count: int) -> TensorDataset:
     return TensorDataset(torch.randn(count, 3, generator=generator), torch.arange(count) % 2)
 
 
+def other_labels(count: int) -> TensorDataset:
+    return TensorDataset(samples(count).tensors[0], torch.full((count,), 2))
+
+
 def make(**changes) -> Task:
     settings = {"model": lambda: nn.Linear(3, 2), "train": samples(20), "test": samples(8), "batch_size": 4}
     return Task("mine", **{**settings, **changes})
@@ -104,6 +108,19 @@ def detached(model: nn.Module, batch) -> torch.Tensor:
     return F.cross_entropy(model(batch[0]), batch[1], reduction="none").detach()
 
 
+def expanded(model: nn.Module, batch) -> torch.Tensor:
+    return reduced(model, batch).expand(len(batch[1]))
+
+
+def own(model: nn.Module, batch) -> torch.Tensor:
+    return F.cross_entropy(model(batch[0]), batch[1], reduction="none")
+
+
+def without_test(model: nn.Module, batch) -> torch.Tensor:
+    """Fail on samples that are evaluated, which a loss on extra columns of the training data would do too."""
+    return own(model, batch) if bool((batch[1] < 2).all()) else broken()
+
+
 def broken(*arguments):
     raise RuntimeError("no luck")
 
@@ -121,8 +138,21 @@ def broken(*arguments):
         ),
         ({"model": broken}, "`model` of mine must work .* raised RuntimeError"),
         ({"model": lambda: 3}, "`model` of mine must return an nn.Module, got a int"),
+        (
+            {"loss": expanded},
+            r"`loss` of mine must be the sample's alone, got \S+ in a batch of 4 and \S+ in a batch of its own\.",
+        ),
+        ({"loss": without_test, "test": other_labels(8)}, "`loss` of mine must work on the samples of `test`, but"),
+        ({"loss": lambda *batch: own(*batch) * math.nan}, "`loss` of mine must be finite .* `train` .*, got nan"),
+        ({"loss": lambda *batch: 1e39 * own(*batch)}, "`loss` of mine must be finite .* `train` .*, got inf"),
+        ({"scores": broken}, "`scores` of mine must work on the losses, but raised"),
+        ({"scores": torch.neg}, "`scores` of mine must return a finite number at or above 0 for each loss, got"),
+        ({"scores": torch.mean}, r"`scores` of mine .* for each loss, got shape \(\)"),
     ],
-    ids=["reduced loss", "no gradient", "no tensor", "metric", "not finite", "model raises", "no module"],
+    ids=[
+        *("reduced loss", "no gradient", "no tensor", "metric", "not finite", "model raises", "no module"),
+        *("expanded loss", "test", "nan", "infinite", "scores raise", "negative scores", "one score"),
+    ],
 )
 def test_what_would_fail_in_training_fails_before_it(changes, message):
     with pytest.raises(LabError, match=message):
@@ -140,6 +170,38 @@ def test_a_dataset_that_changes_its_length_is_refused():
         check_task(make(train=Shrinking(*samples(20).tensors)))
     with pytest.raises(LabError, match=r"`test` of mine must keep its length, got 8 at first and"):
         check_task(make(test=Shrinking(*samples(8).tensors)))
+
+
+class Wearing(TensorDataset):
+    """Loses half of its samples when many of them were looked at."""
+
+    looks = 0
+
+    def __getitem__(self, index):
+        self.looks += 1
+        if self.looks == 150:
+            self.tensors = tuple(tensor[: len(tensor) // 2] for tensor in self.tensors)
+        return super().__getitem__(index)
+
+
+def test_a_dataset_that_loses_samples_in_training_ends_it_with_the_reason():
+    with pytest.raises(
+        LabError, match="adam with seed 0: `train` of mine must keep its length, got 20 at first and 10"
+    ):
+        compare(make(train=Wearing(*samples(20).tensors)), methods=("adam",), seeds=1)
+
+
+def test_a_loss_that_cannot_be_compared_with_that_of_one_sample_is_accepted():
+    """It is random, or the model needs others beside a sample: neither says that the loss is wrong."""
+    check_task(make(loss=lambda model, batch: own(model, batch) * (1.0 + torch.rand(len(batch[1])))))
+    check_task(make(model=lambda: nn.Sequential(nn.BatchNorm1d(3, track_running_stats=False), nn.Linear(3, 2))))
+
+    class Pairs(nn.Linear):
+        def forward(self, inputs):
+            assert len(inputs) > 1
+            return super().forward(inputs)
+
+    check_task(make(model=lambda: Pairs(3, 2), metrics={}))
 
 
 BAD_TASKS = {
@@ -189,6 +251,18 @@ def test_a_model_function_that_returns_one_object_twice_is_refused():
     shared = nn.Linear(3, 2)
     with pytest.raises(LabError, match="must build a new model each time"):
         check_task(make(model=lambda: nn.Sequential(shared)))
+    values = torch.randn(2, 3)
+
+    def with_values() -> nn.Module:
+        model = nn.Linear(3, 2)
+        model.weight = nn.Parameter(values)
+        return model
+
+    with pytest.raises(LabError, match="must build a new model each time"):
+        check_task(make(model=with_values))
+    counts = nn.BatchNorm1d(3, affine=False)
+    with pytest.raises(LabError, match="two that share parameters or buffers"):
+        check_task(make(model=lambda: nn.Sequential(counts, nn.Linear(3, 2))))
 
 
 def test_a_metric_that_fails_on_a_few_samples_is_tried_on_all_of_them():
@@ -295,6 +369,7 @@ def test_flips_and_shifts_move_whole_pictures():
     [
         ({"task": 5}, "`task` must be a Task or its name, got task of type int"),
         ({"methods": "adam"}, "`methods` must be a sequence of names or Methods, got methods='adam'"),
+        ({"methods": ()}, "`methods` must hold at least one method, got none"),
         ({"methods": 5}, "`methods` must be a sequence of names or Methods, got methods=5"),
         ({"seeds": True}, "`seeds` must be an integer, got seeds=True"),
         ({"seeds": 0}, "`seeds` must be at least 1, got seeds=0"),

@@ -157,7 +157,9 @@ class Experiment:
                 _checks.one_of(name, value, option.choices)
 
     def resolve_methods(self) -> list[Method]:
-        """Return the methods, or raise if two have one name: their results would mix."""
+        """Return the methods, or raise if there are none, or if two have one name: their results would mix."""
+        if not self.methods:
+            raise LabError("`methods` must hold at least one method, got none.")
         methods = [get_method(reference) for reference in self.methods]
         names = [method.name for method in methods]
         twice = next((name for name in names if names.count(name) > 1), None)

@@ -32,6 +32,7 @@ from adamcb.lab.methods import Method, get_method
 from adamcb.lab.runs.building import warm_up
 from adamcb.lab.runs.run import Progress, Run
 from adamcb.lab.signals import SIGNALS, Bell, unreachable
+from adamcb.lab.tasks.check import same_lengths
 from adamcb.lab.tasks.datasets import DataFileError
 from adamcb.lab.tasks.task import Task
 
@@ -216,7 +217,15 @@ class Runner:
         self._warm: set[str | Method] = set()
 
     def do(self, order: Assignment, report: Callable[[Progress], None]) -> None:
-        """Do one run. The first of a method that is worth timing is warmed up."""
+        """Do one run. The first of a method that is worth timing is warmed up.
+
+        Raises:
+            LabError: A dataset did not keep its length, which may be the reason for any other error.
+        """
+        with same_lengths(self.task):
+            self._do(order, report)
+
+    def _do(self, order: Assignment, report: Callable[[Progress], None]) -> None:
         if order.method not in self._warm and self.experiment.total_steps(len(self.task.train)) >= WORTH_TIMING:
             warm_up(self.experiment, get_method(order.method), self.task)
             self._warm.add(order.method)

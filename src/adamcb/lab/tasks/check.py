@@ -9,12 +9,16 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.parameter import is_lazy
 
 from adamcb.lab.errors import LabError
 from adamcb.lab.tasks.task import Task, fetch, few_indices, sample_indices, to_device
 
 # How many samples metrics are tried on; one that cannot do with these is tried on all of them.
 _SOME = 512
+# How far a sample's loss may be from its loss in a batch of one, in parts of the largest: half precision rounds.
+_ROUNDING = 5e-3
 
 
 def check_task(task: Task, device: str = "cpu") -> None:
@@ -23,19 +27,20 @@ def check_task(task: Task, device: str = "cpu") -> None:
     Raises:
         LabError: Something is not as `Task` says; the message names it.
     """
-    with torch.random.fork_rng(), _same_lengths(task):
+    with torch.random.fork_rng(), same_lengths(task):
         model = _try(task, "model", task.model)
         if not isinstance(model, nn.Module):
             raise LabError(f"`model` of {task.name} must return an nn.Module, got a {type(model).__name__}.")
         _check_new(task, model)
         model.to(device)
         _check_loss(task, model, device)
+        _check_loss_alone(task, model, device)
         _check_metrics(task, model, device)
 
 
 @contextlib.contextmanager
-def _same_lengths(task: Task) -> Iterator[None]:
-    """Raise if a dataset has another length after its samples were looked at."""
+def same_lengths(task: Task) -> Iterator[None]:
+    """Raise LabError if a dataset has another length at the end than at the beginning."""
     before = {role: len(getattr(task, role)) for role in ("train", "test")}
     try:
         yield
@@ -45,38 +50,96 @@ def _same_lengths(task: Task) -> Iterator[None]:
                 raise LabError(f"`{role}` of {task.name} must keep its length, got {length} at first and {now} later.")
 
 
-def _try(task: Task, name: str, function: Any, *arguments: Any) -> Any:
+def _try(task: Task, name: str, function: Any, *arguments: Any, where: str = "its samples") -> Any:
     """Call a function of the task's; what it raises becomes a message that names it."""
     try:
         return function(*arguments)
     except Exception as error:
         kind = type(error).__name__
-        raise LabError(f"`{name}` of {task.name} must work on its samples, but raised {kind}: {error}") from error
+        raise LabError(f"`{name}` of {task.name} must work on {where}, but raised {kind}: {error}") from error
 
 
 def _check_new(task: Task, model: nn.Module) -> None:
     again = _try(task, "model", task.model)
-    shared = {id(parameter) for parameter in model.parameters()} & {id(other) for other in again.parameters()}
-    if again is model or shared:
+    if again is model or _memory(model) & _memory(again):
         raise LabError(
-            f"`model` of {task.name} must build a new model each time, got the same one twice: the second run would "
-            "train what the first one trained."
+            f"`model` of {task.name} must build a new model each time, got the same one twice, or two that share "
+            "parameters or buffers: the second run would begin with what the first one trained."
         )
 
 
+def _memory(model: nn.Module) -> set[int]:
+    """Return where the parameters and buffers of a model are."""
+    tensors = (tensor for tensor in (*model.parameters(), *model.buffers()) if not is_lazy(tensor))
+    return {tensor.untyped_storage().data_ptr() for tensor in tensors} - {0}  # 0: an empty one
+
+
 def _check_loss(task: Task, model: nn.Module, device: str) -> None:
-    indices = few_indices(task.train)
-    batch = to_device(_try(task, "train", fetch, task.train, indices), device)
+    """Try the loss on a few samples of both splits, as they are trained on and as they are evaluated."""
     model.train()
-    losses = _try(task, "loss", task.losses, model, batch)
+    losses = _losses(task, "train", model, few_indices(task.train), device)
+    if not losses.requires_grad:
+        raise LabError(f"`loss` of {task.name} must depend on the model's parameters, got losses without a gradient.")
+    _check_scores(task, losses.detach())
+    model.eval()
+    with torch.no_grad():
+        for role in ("train", "test"):
+            _losses(task, role, model, few_indices(getattr(task, role)), device)
+
+
+def _losses(task: Task, role: str, model: nn.Module, indices: list[int], device: str) -> Tensor:
+    """Return the losses of these samples, or raise unless there is one finite number for each."""
+    batch = to_device(_try(task, role, fetch, getattr(task, role), indices), device)
+    losses = _try(task, "loss", task.losses, model, batch, where=f"the samples of `{role}`")
     if not isinstance(losses, Tensor):
         raise LabError(f"`loss` of {task.name} must return a tensor, got a {type(losses).__name__}.")
     if losses.shape != (len(indices),):
-        hint = ' Compute it with reduction="none".' if losses.dim() == 0 else ""
         rule = f"return one loss per sample, shape ({len(indices)},) here"
-        raise LabError(f"`loss` of {task.name} must {rule}, got shape {tuple(losses.shape)}.{hint}")
-    if not losses.requires_grad:
-        raise LabError(f"`loss` of {task.name} must depend on the model's parameters, got losses without a gradient.")
+        raise LabError(f"`loss` of {task.name} must {rule}, got shape {tuple(losses.shape)}.{_hint(losses.dim() == 0)}")
+    if not bool(losses.isfinite().all()):
+        rule, worst = f"be finite for the samples of `{role}` before training", losses[~losses.isfinite()][0].item()
+        raise LabError(f"`loss` of {task.name} must {rule}, got {worst}.")
+    return losses
+
+
+def _hint(reduced: bool) -> str:
+    return ' Compute it with reduction="none".' if reduced else ""
+
+
+def _check_loss_alone(task: Task, model: nn.Module, device: str) -> None:
+    """Raise if a sample's loss depends on the samples beside it, as that of a mean which was expanded."""
+    model.eval()
+    indices = few_indices(task.train)
+    with torch.no_grad():
+        once, again = (_losses(task, "train", model, indices, device) for _ in range(2))
+        most = _ROUNDING * once.abs().max()
+        if _looks_around(model) or bool(((once - again).abs() > most).any()):  # random: it is never the same
+            return
+        for index, among_others in zip(indices, once, strict=True):
+            try:
+                alone = _losses(task, "train", model, [index], device)[0]
+            except LabError:  # the model does not take a single sample
+                return
+            if bool((alone - among_others).abs() > most):
+                got = f"got {among_others:.4g} in a batch of {len(indices)} and {alone:.4g} in a batch of its own"
+                raise LabError(f"`loss` of {task.name} must be the sample's alone, {got}.{_hint(True)}")
+
+
+def _looks_around(model: nn.Module) -> bool:
+    """Return whether a layer uses the statistics of the batch even in evaluation."""
+    return any(isinstance(module, _BatchNorm) and module.running_mean is None for module in model.modules())
+
+
+def _check_scores(task: Task, losses: Tensor) -> None:
+    if not callable(task.scores):
+        return
+    scores = _try(task, "scores", task.scores, losses, where="the losses")
+    rule = f"`scores` of {task.name} must return a finite number at or above 0 for each loss"
+    if not isinstance(scores, Tensor) or scores.shape != losses.shape:
+        got = f"shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else f"a {type(scores).__name__}"
+        raise LabError(f"{rule}, got {got}.")
+    if not bool((scores.isfinite() & (scores >= 0)).all()):
+        raise LabError(f"{rule}, got {scores.tolist()}.")
 
 
 def _check_metrics(task: Task, model: nn.Module, device: str) -> None:
