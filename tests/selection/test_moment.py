@@ -126,3 +126,18 @@ def test_a_state_continues_and_a_broken_one_changes_nothing():
     assert moment.state_dict() == twin.state_dict()
     with pytest.raises(ValueError, match=r"`memory` must be a finite number in \[0, 1\), got memory=1.0"):
         SecondMoment(memory=1.0)
+
+
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -1.0])
+def test_numbers_out_of_their_range_are_refused_and_nothing_is_changed(place, bad):
+    """An array of float64 is not looked at before the sums are made; one NaN would stay in them for good."""
+    moment = SecondMoment()
+    moment.note(np.ones(2), np.full(2, 0.5))
+    before = moment.state_dict()
+    given = [np.ones(2), np.full(2, 0.5), np.full(2, 0.5)]
+    given[place][1] = bad
+    name = ("scores", "draw_probs", "probs")[place]
+    with pytest.raises(ValueError, match=rf"`{name}` must hold finite numbers at or above 0, got {name}\[1\]={bad}"):
+        moment.note(*given)
+    assert moment.state_dict() == before

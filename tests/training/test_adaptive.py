@@ -375,6 +375,26 @@ def test_a_function_that_gives_no_score_per_loss_is_refused(function):
         loader.weigh(losses_of(model, *batch))
 
 
+@pytest.mark.parametrize("function", [lambda losses: losses > 1.0, lambda losses: losses + 0j])
+def test_a_function_of_the_losses_must_return_numbers_that_are_scores(function):
+    model = mlp()
+    loader = make(model, eager(200, K), dtype=torch.float32, scores=function)
+    (batch,) = batches_of(loader, 1)
+    with pytest.raises(
+        TypeError, match=r"`scores` must return a tensor of floats, got a result of torch\.(bool|complex64)"
+    ):
+        loader.weigh(losses_of(model, *batch))
+
+
+def test_a_function_of_the_losses_may_return_integers():
+    selection, model = Recorder(200, K), mlp()
+    loader = make(model, selection, dtype=torch.float32, scores=lambda losses: torch.arange(K))
+    (batch,) = batches_of(loader, 1)
+    loader.weigh(losses_of(model, *batch)).backward()
+    loader.learn()
+    assert selection.told[0][1].tolist() == list(range(K))
+
+
 def test_a_loop_that_leaves_weigh_out_hears_of_it_once():
     loader = make(mlp(), eager(200, K), dtype=torch.float32)
     with pytest.warns(UserWarning, match="`weigh` was not called") as heard:

@@ -62,6 +62,9 @@ class SecondMoment:
             scores: float64[k], the norms of the per-sample gradients.
             draw_probs: float64[k], the probabilities with which these samples were drawn.
             probs: float64[k], the probabilities to estimate the ratio for. None: those of the draw.
+
+        Raises:
+            ValueError: If one of these is NaN, infinite or negative, or a `draw_probs` 0. Nothing is changed then.
         """
         values, drawn = _floats("scores", scores), _floats("draw_probs", draw_probs)
         asked = drawn if probs is None else _floats("probs", probs)
@@ -71,6 +74,8 @@ class SecondMoment:
         memories = self.memory, self.record_memory
         sums, spread, record = _noted(self._sums, self._spread, self._record, memories, values, drawn, asked)
         if not math.isfinite(sums[3]):
+            for name, numbers in {"scores": values, "draw_probs": drawn, "probs": asked}.items():
+                _checks.vector(name, numbers)
             bad = np.flatnonzero(~(drawn > 0.0))
             where = f"draw_probs[{bad[0]}]={drawn[bad[0]]}" if len(bad) else f"draw_probs as small as {drawn.min()}"
             raise ValueError(f"`draw_probs` must be above 0, got {where}.")
@@ -147,7 +152,7 @@ def _floats(name: str, value: Any) -> np.ndarray:
 
 @jit
 def _noted(sums, spread, record, memories, scores, draw_probs, probs):
-    """Return the moving averages, one batch later; the last sum is not finite if a probability is not above 0."""
+    """Return the moving averages, one batch later; the last sum is not finite if a number is out of its range."""
     batch = _batch_sums(scores, draw_probs, probs)
     new_sums, new_spread = _averaged(sums, spread, batch, memories[0])
     return new_sums, new_spread, _recorded(record, sums, spread[1], batch, memories[1])
@@ -155,10 +160,10 @@ def _noted(sums, spread, record, memories, scores, draw_probs, probs):
 
 @jit
 def _batch_sums(scores, draw_probs, probs):
-    """Return what one batch tells of the four sums; the last is not finite if a probability is not above 0."""
+    """Return what one batch tells of the four sums; the last is not finite if a number is out of its range."""
     chosen = mass = uniform = count = 0.0
     for j in range(len(probs)):
-        if not draw_probs[j] > 0.0:
+        if not (0.0 <= scores[j] < np.inf and 0.0 < draw_probs[j] < np.inf and 0.0 <= probs[j] < np.inf):
             return 0.0, 0.0, 0.0, np.inf
         square = scores[j] * scores[j] / draw_probs[j]
         chosen += square / max(probs[j], LEAST_SHARE * draw_probs[j])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor, nn
 
 from adamcb import _checks
@@ -117,7 +118,9 @@ class LossScores:
             got = f"shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else f"type {type(scores).__name__}"
             rule = f"return a tensor of {len(losses)} scores, one per loss"
             raise ValueError(f"`scores` must {rule}, got a result of {got}.")
-        return scores.detach()
+        if scores.is_complex() or scores.dtype == torch.bool:
+            raise TypeError(f"`scores` must return a tensor of floats, got a result of {scores.dtype}.")
+        return scores.detach() if scores.is_floating_point() else scores.to(losses.dtype)
 
     def finish(self, begun: Tensor, size: int) -> Tensor:
         """Return the scores."""
