@@ -113,6 +113,11 @@ class Call:
         origins = (mark for mark in self.marks.values() if isinstance(mark, Origin))
         return tuple({id(leaf): leaf for origin in origins for leaf in origin.leaves}.values())
 
+    def occurrences(self) -> list[Parameter]:
+        """Return the trainable parameters behind the arguments, each as often as arguments are made of it."""
+        origins = (self.marks.get(id(tensor)) for tensor in tensors_in((self.args, self.kwargs)))
+        return [leaf for origin in origins if isinstance(origin, Origin) for leaf in origin.leaves]
+
     def rows(self, tensor: Tensor, batch: Batch | None = None) -> Tensor:
         """Return [K, T, d] from an argument, or from the result's gradient."""
         return rows(tensor, batch or self.out)

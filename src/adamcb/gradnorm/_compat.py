@@ -54,6 +54,11 @@ def is_custom(node: Any) -> bool:
     return isinstance(node, BackwardCFunction)
 
 
+def count_results(node: Any) -> int:
+    """Return how many results a custom function has; 1 where torch does not tell."""
+    return len(getattr(node, "_input_metadata", (None,)))
+
+
 def made_before(node: Any, time: int) -> bool:
     """Tell whether a node is older than `now()` returned; False where torch does not number its nodes."""
     number = getattr(node, "_sequence_nr", None)

@@ -156,8 +156,8 @@ def _cell(step: Callable) -> Callable:
     return run
 
 
-COMPOSITES: dict[str, Callable] = {
-    "multi_head_attention_forward": _attention,
+# These become other operations when they are taken apart; attention is run by the operations that it is made of anyway.
+RECURRENT: dict[str, Callable] = {
     "lstm": _recurrent(_lstm_step),
     "gru": _recurrent(_gru_step),
     "rnn_tanh": _recurrent(_tanh_step),
@@ -167,3 +167,4 @@ COMPOSITES: dict[str, Callable] = {
     "rnn_tanh_cell": _cell(_tanh_step),
     "rnn_relu_cell": _cell(_relu_step),
 }
+COMPOSITES: dict[str, Callable] = {"multi_head_attention_forward": _attention, **RECURRENT}

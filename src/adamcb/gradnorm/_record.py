@@ -73,7 +73,7 @@ class TracedPass:
         self._fired: set[int] = set()
 
     def count(self, leaves: Sequence[Parameter]) -> None:
-        """Note that an operation uses these parameters: one used twice needs cross terms."""
+        """Note that an operation uses these parameters: one used twice, be it in one of them, needs cross terms."""
         for leaf in leaves:
             self.uses[id(leaf)] = self.uses.get(id(leaf), 0) + 1
 

@@ -66,6 +66,8 @@ class Chain:
             self._parameters, self._plain = parameters, _is_plain(modules)
         if not self._plain or any(self._hooks) or _interfered() or not isinstance(inputs, Tensor):
             return None
+        if inputs.grad_fn is not None:  # the graph goes on behind the model, where its end cannot be told
+            return None
         images = type(modules[0]) in _ON_IMAGES
         if images and (inputs.dim() != 4 or inputs.shape in self._heavy):
             return None
@@ -95,7 +97,9 @@ def _is_plain(modules: Sequence[nn.Module | None]) -> bool:
     others = {type(module) for module in modules} - _WITH_PARAMETERS - _ON_IMAGES - {nn.Flatten}
     parts = [id(part) for module in layers for part in (module, *module.parameters())]  # type: ignore[union-attr]
     whole = all((module.start_dim, module.end_dim) == (1, -1) for module in flattens)
-    return bool(layers) and others <= _ONE_INPUT and len(set(parts)) == len(parts) and whole and _in_order(modules)
+    apart = all(module.dim in (1, -1, None) for module in modules if type(module) in (nn.Softmax, nn.LogSoftmax))
+    known = others <= _ONE_INPUT and whole and apart
+    return bool(layers) and known and len(set(parts)) == len(parts) and _in_order(modules)
 
 
 def _in_order(modules: Sequence[Any]) -> bool:

@@ -18,7 +18,7 @@ from adamcb.gradnorm import _compat, _replay
 from adamcb.gradnorm._arrivals import Arrivals
 from adamcb.gradnorm._batch import Batch, Mixed
 from adamcb.gradnorm._call import Call, Mark, Origin, Use, is_in_place, is_parameter, tensors_in, trains
-from adamcb.gradnorm._composite import COMPOSITES
+from adamcb.gradnorm._composite import COMPOSITES, RECURRENT
 from adamcb.gradnorm._graph import leaves_behind, supplies
 from adamcb.gradnorm._guard import Guard
 from adamcb.gradnorm._origins import origin_of
@@ -59,6 +59,7 @@ class Tracer(TorchFunctionMode):
         self._noticed: weakref.WeakSet = weakref.WeakSet()
         self._arrivals = Arrivals(record, names)
         self._again = False
+        self._packed = False  # whether autograd's saved tensors went through hooks, as in a checkpoint
         self._start = _compat.now()
 
     @property
@@ -113,6 +114,8 @@ class Tracer(TorchFunctionMode):
         elif name in PLAIN:
             return func(*args, **kwargs)
         elif name in COMPOSITES:
+            if name in RECURRENT and _compat.packs_saved_tensors():
+                return self._leave_whole(func, args, kwargs)
             with self:
                 return COMPOSITES[name](self, func, *args, **kwargs)
         elif name in _BACKWARD:
@@ -132,6 +135,15 @@ class Tracer(TorchFunctionMode):
             self._mark_results(call, args[0] if name == "__setitem__" else out) if samples else self._mark_made(
                 call, out
             )
+        return out
+
+    def _leave_whole(self, func: Any, args: tuple, kwargs: dict) -> Any:
+        """Run a recurrent layer as it is: a checkpoint runs it again without us, and expects the same operations."""
+        why = "a recurrent layer inside a checkpoint cannot be measured, unless that has use_reentrant=True"
+        out = func(*args, **kwargs)
+        for result in tensors_in(out):
+            self.mark(result, Mixed(self._places.size, why))
+            self._arrivals.refuse(result, f"{why}.")
         return out
 
     def _look_at(self, args: tuple, kwargs: dict) -> tuple[dict[int, Mark], bool, bool]:
@@ -173,6 +185,8 @@ class Tracer(TorchFunctionMode):
             if type(mark) is Origin and mark.leaves and not is_parameter(tensor):
                 why = f"the model returned a tensor made of {self._names(mark.leaves)} alone, and the loss uses it"
                 self._arrivals.refuse(tensor, f"{why}: which sample it belongs to cannot be told.")
+            elif type(mark) is Mixed and not mark.pooled:  # in place, or by a function that no operation told of
+                self._arrivals.refuse(tensor, f"the model returned a tensor in which samples are mixed: {mark.why}.")
         self._made.clear()
         if self._guard is not None:
             self._guard.expect([(tensor, self.mark_of(tensor)) for tensor in results], self._arrivals.quiet)
@@ -267,10 +281,12 @@ class Tracer(TorchFunctionMode):
         """Run an operation in which parameters meet the batch, with its rule attached."""
         leaves = call.leaves()
         if not self._again:  # a checkpoint's second run uses nothing that its first has not
-            self.record.count(leaves)
+            self.record.count(call.occurrences())
+            packed = _compat.packs_saved_tensors()
+            self._packed = self._packed or packed
             if self._guard is not None:
                 self._guard.watch(leaves, call.name)
-                if _compat.packs_saved_tensors():
+                if packed:
                     self._guard.give_up_weighing()
         recording = torch.is_grad_enabled() and bool(leaves)
         uses = self._uses_of(call) if recording else []
@@ -319,14 +335,25 @@ class Tracer(TorchFunctionMode):
                 type(node).__name__.removesuffix("Backward"), node, (), {}, {place: o for place, _, o in targets}
             )
             call.out = mark
-            self.record.count(call.leaves())
+            self.record.count([leaf for _, _, origin in targets for leaf in origin.leaves])
             if self._guard is not None:
                 self._guard.watch(call.leaves(), call.name)
+            if (why := self._why_not(node)) is not None:
+                self._arrivals.refuse(out, f"`{call.name}`, a custom autograd function of parameters, {why}.")
+                return
             uses = [
                 _replay.custom_use(call, weakref.ref(node), place, leaf, None if leaf is not None else origin)
                 for place, leaf, origin in targets
             ]
             self._arrivals.attach(call, uses, out, custom=True)
+
+    def _why_not(self, node: Any) -> str | None:
+        """Return why the backward of a custom function cannot be called for each sample, None if it can."""
+        if _compat.count_results(node) != 1:
+            return "has several results, and gradients of all of them would be needed at once"
+        if self._packed or _compat.packs_saved_tensors():
+            return "stands in a forward pass with checkpoints, whose saved tensors can be read once only"
+        return None
 
 
 _BACKWARD = {"grad", "backward"}
