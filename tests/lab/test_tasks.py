@@ -398,7 +398,9 @@ def test_a_task_from_python_is_compared_and_saved(task_file, tmp_path):
     assert {"report.html", "summary.md", "results.csv", "epochs.png"} <= {path.name for path in place.iterdir()}
     assert (place / "summary.md").read_text().startswith(comparison.verdict)
     reason, _, _ = comparison.verdict.rpartition(": ")  # the page puts the advice in front
-    assert reason in html.unescape((place / "report.html").read_text())
+    page = html.unescape((place / "report.html").read_text())
+    assert reason in page
+    assert "irst losses" not in page, "it is no setting"
     folder = comparison.folder
     del comparison
     assert not folder.exists()

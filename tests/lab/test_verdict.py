@@ -76,9 +76,26 @@ def test_a_metric_that_is_surely_worse_speaks_against_it():
     assert words.endswith(": do not use it here.")
 
 
-def test_one_seed_cannot_speak_against_it():
-    words = verdict(both([2.0, 0.5, 0.2], better=-0.02, seeds=1), {**CONFIG, "seeds": [0]}, BATCHES)
-    assert "−2.00 points (one seed): use it." in words
+ONE_SEED = {**CONFIG, "seeds": [0]}
+
+
+def test_what_one_seed_says_depends_on_more_of_them():
+    words = verdict(both([2.0, 0.5, 0.2], better=-0.009, seeds=1), ONE_SEED, BATCHES)
+    assert words.endswith("−0.90 points (one seed): use it, if more seeds agree.")
+
+
+def test_one_seed_that_is_much_worse_speaks_against_it():
+    words = verdict(both([2.0, 0.5, 0.2], better=-0.02, seeds=1), ONE_SEED, BATCHES)
+    assert words.endswith("−2.00 points (one seed): do not use it here, unless more seeds disagree.")
+
+
+@pytest.mark.parametrize(("change", "avoided"), [(0.017, False), (0.019, True)])
+def test_much_worse_is_a_fiftieth_of_what_is_no_percentage(change, avoided):
+    """Adam has 0.9, of which a fiftieth is 0.018; less is better."""
+    config = {**ONE_SEED, "metrics": [{"name": "accuracy", "better": "lower", "percent": False}]}
+    words = verdict(both([2.0, 0.5, 0.2], better=change, seeds=1), config, BATCHES)
+    assert words.endswith(": do not use it here, unless more seeds disagree.") == avoided
+    assert words.endswith(": use it, if more seeds agree.") != avoided
 
 
 def test_where_nothing_was_chosen_it_says_so():
@@ -134,10 +151,13 @@ def test_a_method_that_diverges_now_and_then_is_not_advised_unless_the_baseline_
     words = verdict(diverged(rows, MINE[1]), CONFIG, BATCHES)
     assert words.endswith(" points, but 1 of its 3 runs diverged: do not use it here.")
     assert "+2.20" in words  # of seeds 0 and 2: 2.0 and 2.4 points
-    assert verdict(diverged(rows, MINE[1], ADAM[2]), CONFIG, BATCHES).endswith("points (one seed): use it.")
+    assert verdict(diverged(rows, MINE[1], ADAM[2]), CONFIG, BATCHES).endswith(
+        "points (one seed): use it, if more seeds agree."
+    )
 
 
 @pytest.mark.parametrize("methods", [["adam"], ["mine"]])
-def test_a_method_alone_has_no_verdict(methods):
+def test_a_method_alone_has_nothing_to_be_compared_with(methods):
     rows = [row for row in both([2.0, 0.5, 0.2]) if row["method"] in methods]
-    assert verdict(rows, {**CONFIG, "methods": methods}, BATCHES) == ""
+    words = verdict(rows, {**CONFIG, "methods": methods}, BATCHES)
+    assert words == f"{CONFIG['labels'][methods[0]]} ran alone, so there is nothing to compare it with."

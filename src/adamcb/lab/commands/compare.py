@@ -69,7 +69,7 @@ class Comparison:
         config: Every option, and versions.
         results: One row for each evaluation of each run.
         summary: One row for each method: means over seeds and their spread.
-        verdict: What it says, in words: one line for each method but the baseline.
+        verdict: What it says, in words: one line for each method but the baseline, or that there is none.
         files: Where the most important files are.
     """
 

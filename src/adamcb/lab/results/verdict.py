@@ -16,8 +16,10 @@ from adamcb.lab.results.summary import baseline_of, complete_curves
 
 # What counts as a saving, as the same loss, and as no more time.
 _SAVED, _SAME_LOSS, _SAME_TIME = 0.97, 1.03, 1.03
+# What counts as much worse with one seed, which has no interval: a point of a percentage, a fiftieth of other measures.
+_POINT, _FIFTIETH = 0.01, 0.02
 _SMALLEST = 1e-12
-_AVOID = "do not use it here"
+_USE, _AVOID = "use it", "do not use it here"
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Against:
             if a run did not get there.
         metric: The measure that is reported: the task's first metric on the test split, or the test loss.
         difference: Its difference to the baseline's, above 0 where the method is better.
+        level: What it is for the baseline.
     """
 
     samples: float
@@ -40,10 +43,11 @@ class Against:
     reached: tuple[float, float] | None
     metric: Measure
     difference: Estimate
+    level: float
 
 
 def verdict(results: Sequence[Row], config: Mapping[str, Any], batches: Mapping[str, tuple[int, int]]) -> str:
-    """Return one sentence for each method but the baseline; an empty string if there is no other.
+    """Return one sentence for each method but the baseline, or one that says that there is no other.
 
     A run that diverged is compared with nothing. A method that diverged more often than the baseline is not advised.
 
@@ -57,6 +61,8 @@ def verdict(results: Sequence[Row], config: Mapping[str, Any], batches: Mapping[
         return "Every run diverged, so there is nothing to compare. Try a lower learning rate: --lr."
     baseline = baseline_of(config["methods"])
     others = [method for method in config["methods"] if method != baseline]
+    if not others:
+        return f"{config['labels'][baseline]} ran alone, so there is nothing to compare it with."
     return "\n".join(_sentence(method, baseline, results, config, batches.get(method)) for method in others)
 
 
@@ -112,6 +118,7 @@ def compare_with(method: str, baseline: str, results: Sequence[Row], config: Map
         reached=_reached(pairs),
         metric=metric,
         difference=estimate([sign * (own[-1][metric.name] - other[-1][metric.name]) for own, other in pairs]),
+        level=estimate([other[-1][metric.name] for _, other in pairs]).mean,
     )
 
 
@@ -147,16 +154,24 @@ def _difference(found: Against) -> str:
 
 
 def _advice(found: Against) -> str:
-    # One seed cannot tell a difference from chance.
-    margin = math.inf if math.isnan(found.difference.margin) else found.difference.margin
+    if not math.isnan(found.difference.margin):
+        return _advice_with(found, found.difference.margin)
+    # One seed cannot tell a difference from chance, unless it is a large one.
+    if found.difference.mean < -(_POINT if found.metric.percent else _FIFTIETH * abs(found.level)):
+        return f"{_AVOID}, unless more seeds disagree"
+    advice = _advice_with(found, math.inf)
+    return f"{_USE}, if more seeds agree" if advice == _USE else advice
+
+
+def _advice_with(found: Against, margin: float) -> str:
     samples, seconds = found.reached or (found.samples, found.seconds)
     same_loss = found.reached is not None or math.exp(found.loss.mean) <= _SAME_LOSS
     if found.difference.mean < -margin:
         return _AVOID
     if same_loss and seconds <= _SAVED:
-        return "use it"
+        return _USE
     if found.difference.mean > margin and found.seconds <= _SAME_TIME:
-        return "use it"
+        return _USE
     if same_loss and samples <= _SAVED:
         return "it saves samples here, but no time"
     return "it gains nothing here" if found.seconds > _SAME_TIME or not same_loss else "it makes no difference here"

@@ -13,10 +13,11 @@ from adamcb.lab.output.report._pictures import data_uri
 from adamcb.lab.output.report._read import Chosen, Folder
 from adamcb.lab.output.report._table import Cell, finals, is_percent, looks_equal, summary_table, title, with_deviation
 from adamcb.lab.results.columns import Measure
+from adamcb.lab.tasks.fingerprint import KEYS
 
 Styles = dict[str, str]
 # Shown elsewhere, or of no use to a reader.
-NOT_SETTINGS = ("notes", "note", "labels", "format", "metrics", "chooses", "verdict", "about")
+NOT_SETTINGS = ("notes", "note", "labels", "format", "metrics", "chooses", "verdict", "about", *KEYS)
 
 
 def notes(config: dict[str, Any]) -> str:
