@@ -194,7 +194,17 @@ def test_a_row_survives_beside_a_file_that_others_wrote(tmp_path):
     assert all(math.isfinite(entry["train_loss"]) for entry in found)
 
 
-def test_bad_options_are_named(capsys):
-    with pytest.raises(SystemExit):
-        run_benchmarks(["budget"], ["--fraction", "1.5"])
-    assert "`--fraction` must be in (0, 1], got 1.5" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--fraction", "1.5"], "`--fraction` must be in (0, 1], got 1.5"),
+        (["--jobs", "-1"], "`--jobs` must be at least 1, got -1"),
+        (["--data-dir", "nowhere"], "`--data-dir` must be an existing folder, got 'nowhere'"),
+    ],
+)
+def test_bad_options_are_named(options, message, tmp_path, capsys):
+    with pytest.raises(SystemExit) as end:
+        run_benchmarks(["budget"], [*options, "--task", "digits-mlp", "--rows", str(tmp_path / "rows.csv")])
+    assert end.value.code == 2
+    assert message in capsys.readouterr().err
+    assert not (tmp_path / "rows.csv").exists()

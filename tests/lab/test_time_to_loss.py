@@ -198,11 +198,19 @@ def test_the_bench_refuses_to_mix_configurations(bench, capsys):
     assert "--epochs was 2 and is now 3" in capsys.readouterr().err
 
 
-def test_bad_options_are_refused_before_anything_runs(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--method", "nothing"], "`method` must be one of"),
+        (["--jobs", "-1"], "`--jobs` must be at least 1, got -1"),
+        (["--data-dir", "nowhere"], "`--data-dir` must be an existing folder, got 'nowhere'"),
+    ],
+)
+def test_bad_options_are_refused_before_anything_runs(options, message, tmp_path, capsys):
     with pytest.raises(SystemExit) as end:
-        main(["bench", "time-to-loss", "--method", "nothing", "--out", str(tmp_path / "none")])
+        main(["bench", "time-to-loss", *options, "--task", "digits-mlp", "--out", str(tmp_path / "none")])
     assert end.value.code == 2
-    assert "`method` must be one of" in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "none").exists()
 
 

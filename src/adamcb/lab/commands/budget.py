@@ -22,6 +22,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
+from adamcb.lab.commands.running import check_running
 from adamcb.lab.commands.time_to_loss import TASKS as CLEAN_TASKS
 from adamcb.lab.errors import LabError, describe
 from adamcb.lab.experiment import Experiment
@@ -90,6 +91,7 @@ def main(arguments: Sequence[str]) -> int:
 
     parser = build_parser()
     options = parser.parse_args(arguments)
+    check_running(options, parser)
     for fraction in options.fraction or ():
         if not 0.0 < fraction <= 1.0:
             parser.error(f"`--fraction` must be in (0, 1], got {fraction}.")

@@ -208,11 +208,9 @@ def _experiment(options: argparse.Namespace, parser: argparse.ArgumentParser) ->
 def running_options(options: argparse.Namespace, parser: argparse.ArgumentParser) -> Options:
     """Return how to run, or end with what is wrong with it."""
     from adamcb.lab.commands.compare import Options
+    from adamcb.lab.commands.running import check_running
 
-    if options.jobs is not None and options.jobs < 1:
-        parser.error(f"`--jobs` must be at least 1, got {options.jobs}.")
-    if options.data_dir is not None and not Path(options.data_dir).is_dir():
-        parser.error(f"`--data-dir` must be an existing folder, got {options.data_dir!r}.")
+    check_running(options, parser)
     return Options(
         out=options.out,
         data_dir=options.data_dir,

@@ -14,6 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from adamcb.lab.commands.compare import Options, prepare, run_missing
+from adamcb.lab.commands.running import check_running
 from adamcb.lab.errors import LabError
 from adamcb.lab.experiment import Experiment, add_options, given_options
 from adamcb.lab.methods import METHODS, RIVALS, get_method
@@ -65,6 +66,7 @@ def main(arguments: Sequence[str]) -> int:
     """Do the missing runs, write tables and figures, and return the exit code."""
     parser = build_parser()
     options = parser.parse_args(arguments)
+    check_running(options, parser)
     methods = tuple(options.methods or DEFAULT_METHODS)
     methods = methods if BASELINE in methods else (BASELINE, *methods)
     try:
