@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset, get_worker_info
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from adamcb import AdaptiveLoader
 from adamcb.data import BanditLoader
 from adamcb.selection import CombinatorialBandit, ReplacementBandit, UniformSelection
 from tests.data.datasets import INDEX_OF, SAMPLES, Batched, Broken, Made, Noisy, Uneven, tensors
@@ -323,6 +324,40 @@ BAD_OPTIONS = {
 def test_options_that_make_no_sense_are_refused(options, message):
     with pytest.raises(ValueError, match=re.escape(message)):
         BanditLoader(tensors(10), bandit(10), **options)
+
+
+NOT_OURS = {
+    "shuffle": (True, "the selection decides the order: leave it out, or pass selection=UniformSelection(n, K)."),
+    "sampler": ([1], "the selection chooses the samples: pass it as `selection`."),
+    "batch_sampler": ([[1]], "the selection chooses the batches: pass it as `selection`."),
+    "batch_size": (4, "it is the selection's."),
+    "drop_last": (True, "an epoch has floor(n/K) batches, so none is short: leave it out."),
+    "generator": (None, "random numbers are the selection's: pass it a generator."),
+    "num_worker": (2, "BanditLoader has no such option. Did you mean 'num_workers'?"),
+}
+
+
+@pytest.mark.parametrize("name", NOT_OURS)
+def test_options_of_a_dataloader_that_have_no_place_are_answered(name):
+    value, advice = NOT_OURS[name]
+    with pytest.raises(TypeError, match=re.escape(f"`{name}` must not be given, got {name}={value!r}: {advice}")):
+        BanditLoader(tensors(10), bandit(10), **{name: value})
+
+
+def test_it_is_shown_in_one_line():
+    loader = BanditLoader(tensors(10), UniformSelection(10, 4), num_workers=2)
+    selection = "UniformSelection(num_samples=10, batch_size=4)"
+    assert repr(loader) == f"BanditLoader(TensorDataset of 10 samples, {selection}, num_workers=2)"
+
+
+def test_a_loader_is_no_dataset():
+    with AdaptiveLoader(torch.nn.Linear(1, 2), tensors(10), 4) as adaptive:
+        for loader in (DataLoader(tensors(10)), BanditLoader(tensors(10), bandit(10)), adaptive):
+            message = f"got a {type(loader).__name__}. Pass its dataset: `loader.dataset`."
+            with pytest.raises(TypeError, match=re.escape(message)):
+                BanditLoader(loader, bandit(10))
+            with pytest.raises(TypeError, match=re.escape(message)):
+                AdaptiveLoader(torch.nn.Linear(1, 2), loader, 4)
 
 
 def test_a_selection_that_draws_another_number_is_refused():

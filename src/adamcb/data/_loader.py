@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -17,6 +18,15 @@ from adamcb.data._window import Window, check_window, move_on, refuse_hidden_win
 from adamcb.selection import Selection
 
 _MOST_WORKERS, _MOST_AHEAD = 1024, 10_000
+# Options of a DataLoader that have no place here, and what to do instead.
+_NOT_OURS = {
+    "shuffle": "the selection decides the order: leave it out, or pass selection=UniformSelection(n, K)",
+    "sampler": "the selection chooses the samples: pass it as `selection`",
+    "batch_sampler": "the selection chooses the batches: pass it as `selection`",
+    "batch_size": "it is the selection's",
+    "drop_last": "an epoch has floor(n/K) batches, so none is short: leave it out",
+    "generator": "random numbers are the selection's: pass it a generator",
+}
 
 
 class BanditLoader:
@@ -71,9 +81,10 @@ class BanditLoader:
             are those of the rank that saved.
         rank: Which part of each draw to load.
         num_ranks: W, into how many equal parts draws are shared out.
+        not_ours: What else a `DataLoader` takes; refused with advice.
 
     Raises:
-        TypeError: If `dataset` is not map-style or `selection` is no selection.
+        TypeError: If `dataset` is not map-style or `selection` is no selection, or for an option not named here.
         ValueError: If `dataset` is empty or has another length than `selection.num_samples`, or if `num_ranks` does not
             divide K.
 
@@ -109,7 +120,9 @@ class BanditLoader:
         stateful: bool = False,
         rank: int = 0,
         num_ranks: int = 1,
+        **not_ours: Any,
     ) -> None:
+        _refuse(not_ours)
         _check_dataset(dataset, selection)
         _check_ranks(selection.batch_size, rank, num_ranks)
         _check_options(num_workers, prefetch_factor, timeout, collate_fn, worker_init_fn)
@@ -150,6 +163,10 @@ class BanditLoader:
         else:
             self._loader = DataLoader(cast(Any, self._fetcher), **options)
         self.prefetch_factor = self._loader.prefetch_factor
+
+    def __repr__(self) -> str:
+        data = f"{type(self.dataset).__name__} of {self.selection.num_samples} samples"
+        return f"{type(self).__name__}({data}, {self.selection}, num_workers={self.num_workers})"
 
     def __len__(self) -> int:
         return len(self.batch_sampler)
@@ -216,10 +233,20 @@ class _Batches:
         return SelectedBatch(data, self._draws.hand_out(number))
 
 
+def _refuse(options: dict[str, Any]) -> None:
+    """Raise for options that a BanditLoader has not."""
+    ours = tuple(inspect.signature(BanditLoader).parameters) if options else ()
+    for name, value in options.items():
+        got = f"`{name}` must not be given, got {_checks.shown(name, value)}"
+        if name in _NOT_OURS:
+            raise TypeError(f"{got}: {_NOT_OURS[name]}.")
+        raise TypeError(f"{got}: BanditLoader has no such option.{_checks.nearest(name, ours)}")
+
+
 def _check_dataset(dataset: Any, selection: Any) -> None:
     if not isinstance(selection, Selection):
         raise TypeError(f"`selection` must be a Selection, got selection of type {type(selection).__name__}.")
-    if isinstance(dataset, (DataLoader, BanditLoader)):
+    if hasattr(dataset, "dataset") and not hasattr(dataset, "__getitem__"):
         kind = type(dataset).__name__
         raise TypeError(f"`dataset` must be a dataset, got a {kind}. Pass its dataset: `loader.dataset`.")
     refuse_hidden_window(dataset)

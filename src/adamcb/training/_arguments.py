@@ -12,22 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
-from torch.utils.data import DataLoader
 
 from adamcb import _checks
 from adamcb._seeds import derived_seed
 from adamcb._torch_compat import can_fuse
-from adamcb.data import BanditLoader
 from adamcb.optim import AdamX
 from adamcb.selection import QueueBandit, Selection, ShardedSelection, Strata, shard_size
 from adamcb.training._ranks import Ranks, gather_numbers
 
-# Options of a DataLoader that have no place here, and what to do instead.
+# Options of a BanditLoader, or of an older version, that have no place here, and what to do instead.
 _NOT_OURS = {
-    "shuffle": "the selection decides the order: leave it out, or pass selection=UniformSelection(n, K)",
-    "sampler": "the selection chooses the samples: pass it as `selection`",
-    "batch_sampler": "the selection chooses the batches: pass it as `selection`",
-    "drop_last": "an epoch has floor(n/K) batches, so none is short: leave it out",
     "norms": "it is called `scores` now",
     "rank": "the process group says which rank this is",
     "num_ranks": "the process group says how many ranks there are",
@@ -43,13 +37,13 @@ def check_model(model: Any) -> None:
 
 def check_dataset(dataset: Any) -> None:
     """Raise for what looks like a dataset and is a loader; `BanditLoader` checks the rest."""
-    if isinstance(dataset, (DataLoader, BanditLoader)):
+    if hasattr(dataset, "dataset") and not hasattr(dataset, "__getitem__"):
         kind = type(dataset).__name__
         raise TypeError(f"`dataset` must be a dataset, got a {kind}. Pass its dataset: `loader.dataset`.")
 
 
 def check_loader_options(options: dict[str, Any]) -> None:
-    """Raise for options of a DataLoader that cannot be obeyed."""
+    """Raise for options that cannot be obeyed; `BanditLoader` refuses those of a DataLoader."""
     for name, advice in _NOT_OURS.items():
         if name in options:
             raise TypeError(f"`{name}` must not be given, got {_checks.shown(name, options[name])}: {advice}.")
