@@ -87,6 +87,12 @@ def make(**changes) -> Task:
         ({"loss": 3}, "`loss` of a task must be a function, got a int"),
         ({"metrics": ["accuracy"]}, "`metrics` of a task must be a dict"),
         ({"metrics": {"loss": len}}, "names other than 'loss'"),
+        ({"metrics": {"LOSS": len}}, "names other than 'loss'"),
+        ({"metrics": {"a b": len, "A-b": len}}, "no two are the same but for marks and capitals, got 'A-b'"),
+        ({"metrics": {"a,b": len}}, "must have names of letters, digits, spaces and .*, got 'a,b'"),
+        ({"metrics": {"a\nb": len}}, r"must have names of letters, digits, spaces and .*, got 'a\\nb'"),
+        ({"metrics": {"": len}}, "must have names of letters, digits, spaces and .*, got ''"),
+        ({"metrics": {5: len}}, "must have names of letters, digits, spaces and .*, got 5"),
         ({"metrics": {"mine": 3}}, r"`metrics\['mine'\]` of a task must be a function"),
         ({"schedule": "linear"}, "`schedule` must be one of"),
         ({"optimizer": "lbfgs"}, "`optimizer` must be one of"),
@@ -98,6 +104,11 @@ def make(**changes) -> Task:
 def test_a_bad_task_is_refused_when_it_is_made(changes, message):
     with pytest.raises((ValueError, TypeError), match=message):
         make(**changes)
+
+
+def test_names_of_metrics_that_people_use_are_accepted():
+    names = ["ROC AUC", "F1", "top-5 accuracy", "recall@10", "error (%)", "log loss", "R²", "Genauigkeit für alle"]
+    assert list(make(metrics=dict.fromkeys(names, len)).metrics) == names
 
 
 def reduced(model: nn.Module, batch) -> torch.Tensor:

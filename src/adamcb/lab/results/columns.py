@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from adamcb.lab.tasks import metrics
+from adamcb.lab.tasks.metrics import column_of
 
 Row = dict[str, Any]
 IMAGE_METRICS = metrics.as_config({"accuracy": metrics.accuracy})
@@ -59,16 +60,6 @@ class Measure:
     def best(self, values: Sequence[float]) -> float:
         """Return the best of some values."""
         return max(values) if self.higher_is_better else min(values)
-
-
-def column_of(metric: str) -> str:
-    """Return a metric's name as part of a column's name.
-
-    Example:
-        >>> column_of("average precision")
-        'average_precision'
-    """
-    return "".join(letter if letter.isalnum() else "_" for letter in metric.lower())
 
 
 def measures_of(config: Mapping[str, Any]) -> list[Measure]:

@@ -26,7 +26,7 @@ from adamcb._seeds import derived_seed
 from adamcb.lab.experiment import Experiment
 from adamcb.lab.methods import METHODS, RIVALS, Method
 from adamcb.lab.methods.rivals import InfoBatch
-from adamcb.lab.results.columns import Row, column_of
+from adamcb.lab.results.columns import Row
 from adamcb.lab.runs.building import (
     build_trainer,
     initial_model,
@@ -39,6 +39,7 @@ from adamcb.lab.runs.clock import Clock
 from adamcb.lab.runs.evaluation import evaluate
 from adamcb.lab.runs.watch import Watch
 from adamcb.lab.seeds import GLOBAL, SUBSET
+from adamcb.lab.tasks.metrics import column_of
 from adamcb.lab.tasks.schedules import cosine
 from adamcb.lab.tasks.task import Task
 

@@ -16,7 +16,6 @@ from adamcb.lab.errors import Interrupted
 from adamcb.lab.experiment import Experiment
 from adamcb.lab.methods import Method, get_method
 from adamcb.lab.results import Row, read_json, run_folder, write_arrays, write_json
-from adamcb.lab.results.columns import column_of
 from adamcb.lab.runs.building import (
     among_ranks,
     build_trainer,
@@ -31,6 +30,7 @@ from adamcb.lab.runs.evaluation import evaluate
 from adamcb.lab.runs.watch import Watch
 from adamcb.lab.seeds import GLOBAL
 from adamcb.lab.tasks.images import ImageTask
+from adamcb.lab.tasks.metrics import column_of
 from adamcb.lab.tasks.task import Task, fetch, to_device
 from adamcb.training import Ranks
 

@@ -54,6 +54,16 @@ def as_metric(metric: Any) -> Metric:
     return metric if isinstance(metric, Metric) else Metric(metric)
 
 
+def column_of(metric: str) -> str:
+    """Return a metric's name as part of a column's name.
+
+    Example:
+        >>> column_of("average precision")
+        'average_precision'
+    """
+    return "".join(letter if letter.isalnum() else "_" for letter in metric.lower())
+
+
 def as_config(metrics: Mapping[str, Metric]) -> list[dict[str, Any]]:
     """Return what config.json holds of metrics."""
     return [{"name": name, "better": metric.better, "percent": metric.percent} for name, metric in metrics.items()]

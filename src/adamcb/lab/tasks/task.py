@@ -16,7 +16,7 @@ from adamcb import _checks
 from adamcb._seeds import derived_seed
 from adamcb.lab.seeds import INITIAL_MODEL
 from adamcb.lab.tasks import metrics as known_metrics
-from adamcb.lab.tasks.metrics import Metric, as_metric
+from adamcb.lab.tasks.metrics import Metric, as_metric, column_of
 from adamcb.lab.tasks.schedules import SCHEDULES
 
 OPTIMIZERS = ("adam", "adamw", "sgd", "muon", "adamx")
@@ -37,8 +37,9 @@ class Task:
             model(x) for x, y = batch.
         predict: predict(model, batch) → (outputs, targets), what the metrics are computed from. None: model(x) and y
             for x, y = batch.
-        metrics: Name → `Metric`, or a function(outputs, targets) → float of which more is better. None: accuracy where
-            `loss` and `predict` are None, and nothing but the loss otherwise.
+        metrics: Name → `Metric`, or a function(outputs, targets) → float of which more is better. Names are letters,
+            digits, spaces and a few marks; columns are named after them. None: accuracy where `loss` and `predict` are
+            None, and nothing but the loss otherwise.
         batch_size: K.
         lr: Learning rate.
         schedule: Of the learning rate; one of `SCHEDULES`.
@@ -120,18 +121,34 @@ class Task:
 
 _NAME_LETTERS = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.")
 
+# What the name of a metric may hold beside letters and digits.
+_METRIC_MARKS = " -_.@%+/()"
+
 
 def _checked_metrics(given: Any, is_plain: bool) -> dict[str, Metric]:
     if given is None or (isinstance(given, Mapping) and not given):
         return {"accuracy": known_metrics.accuracy} if is_plain else {}
     if not isinstance(given, Mapping):
         raise TypeError(f"`metrics` of a task must be a dict from name to function, got a {type(given).__name__}.")
+    columns = {"loss"}
     for name, metric in given.items():
-        if not isinstance(name, str) or not name or name == "loss":
-            raise ValueError(f"`metrics` of a task must have names other than 'loss', got {name!r}.")
+        _check_metric_name(name, columns)
         if not callable(metric):
             raise TypeError(f"`metrics[{name!r}]` of a task must be a function, got a {type(metric).__name__}.")
     return {name: as_metric(metric) for name, metric in given.items()}
+
+
+def _check_metric_name(name: Any, columns: set[str]) -> None:
+    """Raise if a name cannot head a column, or heads one of `columns`; add it to them otherwise."""
+    letters = isinstance(name, str) and any(letter.isalnum() for letter in name)
+    if not letters or not all(letter.isalnum() or letter in _METRIC_MARKS for letter in name):
+        rule = f"have names of letters, digits, spaces and {' '.join(_METRIC_MARKS.strip())}"
+        raise ValueError(f"`metrics` of a task must {rule}, got {name!r}.")
+    column = column_of(name)
+    if column in columns:
+        rule = "have names other than 'loss', of which no two are the same but for marks and capitals"
+        raise ValueError(f"`metrics` of a task must {rule}, got {name!r}.")
+    columns.add(column)
 
 
 def check_dataset(name: str, dataset: Any) -> None:
