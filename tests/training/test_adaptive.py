@@ -410,6 +410,47 @@ def test_a_loop_that_never_goes_backward_hears_of_it_once():
     assert len(heard) == 1
 
 
+def train_on_plain_losses(loader, reduce) -> None:
+    for batch in batches_of(loader, 30):
+        losses = losses_of(loader.model, *batch)
+        loader.weigh(losses)
+        reduce(losses).backward()
+
+
+@pytest.mark.parametrize("reduce", [torch.mean, torch.sum])
+@pytest.mark.parametrize("scores", ["exact", "last-layer", "losses"])
+def test_a_loop_that_trains_on_the_plain_losses_hears_of_it_once(scores, reduce):
+    loader = make(mlp(), eager(200, K), dtype=torch.float32, scores=scores)
+    with pytest.warns(UserWarning, match="went backward on the plain losses. Go backward on what `weigh`") as heard:
+        train_on_plain_losses(loader, reduce)
+    assert len(heard) == 1
+    assert heard[0].filename == __file__
+
+
+def test_weights_that_do_not_differ_are_not_missed():
+    """A warning would be an error here."""
+    loader = make(mlp(), CombinatorialBandit(200, K, exploration=1.0), dtype=torch.float32)
+    train_on_plain_losses(loader, torch.mean)
+
+
+def test_parameters_unfrozen_in_the_middle_of_an_epoch_are_named_at_the_next_batch():
+    model = mlp()
+    model[3].requires_grad_(False)
+    with AdamCB(model, digits(200), K) as trainer:
+        batches = iter(trainer)
+        trainer.step(losses_of(model, *next(batches)))
+        model[3].requires_grad_(True)
+        with pytest.warns(UserWarning, match=r"no optimizer steps on 3\.weight, 3\.bias.*add_param_group") as heard:
+            batch = next(batches)
+        assert [warning.filename for warning in heard] == [__file__]
+        trainer.step(losses_of(model, *batch))
+        next(batches)  # and no more of it
+        model[3].requires_grad_(False)
+        trainer.optimizer.add_param_group({"params": model[3].parameters()})
+        model[3].requires_grad_(True)
+        next(batches)
+
+
 def test_losses_of_another_model_are_refused():
     loader, other = make(mlp(), eager(200, K), dtype=torch.float32), mlp()
     (batch,) = batches_of(loader, 1)

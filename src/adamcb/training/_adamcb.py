@@ -78,6 +78,7 @@ class AdamCB(AdaptiveLoader):
         self._gradients_checked = self._ranks.size == 1
         self._stepped = False  # since the last batch was taken
         self._left_out: list[str] = []
+        self._frozen: list[Tensor] = []
 
     @property
     def optimizer(self) -> Optimizer:
@@ -92,13 +93,21 @@ class AdamCB(AdaptiveLoader):
 
     def __iter__(self) -> Iterator[SelectedBatch]:
         """Yield one epoch of batches, or what is left of it after a checkpoint was loaded."""
-        left_out = _arguments.parameters_left_out(self.model, self.optimizers)
-        if left_out and left_out != self._left_out:
-            _arguments.warn_of_parameters_left_out(left_out)
-        self._left_out = left_out
+        self._look_for_left_out(stacklevel=4)
         return super().__iter__()
 
+    def _look_for_left_out(self, stacklevel: int) -> None:
+        """Warn of parameters that nobody trains, and remember those that would be, were they no longer frozen."""
+        left_out = _arguments.parameters_left_out(self.model, self.optimizers)
+        trainable = [name for name, parameter in left_out.items() if parameter.requires_grad]
+        if trainable and trainable != self._left_out:
+            _arguments.warn_of_parameters_left_out(trainable, stacklevel)
+        self._left_out = trainable
+        self._frozen = [parameter for parameter in left_out.values() if not parameter.requires_grad]
+
     def _next(self, batches: Iterator[SelectedBatch]) -> SelectedBatch | None:
+        if any(parameter.requires_grad for parameter in self._frozen):
+            self._look_for_left_out(stacklevel=5)
         batch = super()._next(batches)
         if self._stepped:
             self._zero_grad()  # not before, so that gradients can be looked at until now

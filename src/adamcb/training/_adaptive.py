@@ -264,6 +264,8 @@ class AdaptiveLoader:
             heard = self._report(batch)
             while (due := self._feedback.due(self._feedback_delay(batch.loss.device))) is not None:
                 self._teach(*due)
+                if self._feedback.is_unweighed:
+                    self._usage.note_unweighed()
         return heard
 
     def _report(self, batch: Weighed) -> Heard | None:

@@ -240,20 +240,18 @@ def optimizers_or_default(
     return optimizers
 
 
-def parameters_left_out(model: nn.Module, optimizers: Sequence[Optimizer]) -> list[str]:
-    """Return the names of trainable parameters that no optimizer steps on."""
+def parameters_left_out(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, Tensor]:
+    """Return the parameters that no optimizer steps on, by name, frozen or not."""
     held = {id(parameter) for one in optimizers for group in one.param_groups for parameter in group["params"]}
-    return [
-        name for name, parameter in model.named_parameters() if parameter.requires_grad and id(parameter) not in held
-    ]
+    return {name: parameter for name, parameter in model.named_parameters() if id(parameter) not in held}
 
 
-def warn_of_parameters_left_out(names: Sequence[str]) -> None:
+def warn_of_parameters_left_out(names: Sequence[str], stacklevel: int) -> None:
     """Warn that these parameters will not be trained."""
     listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
     warnings.warn(
         f"AdamCB: no optimizer steps on {listed}. Add them to the optimizer (`optimizer.add_param_group`), or freeze "
         "them (`requires_grad_(False)`).",
         UserWarning,
-        stacklevel=4,
+        stacklevel=stacklevel,
     )

@@ -63,12 +63,14 @@ class FeedbackQueue:
     Attributes:
         is_scaled: Whether the loop multiplied the loss of the last measured batch by more than 1, as a GradScaler does;
             True before any batch is read.
+        is_unweighed: Whether equal gradients arrived at the losses of the last measured batch, though their weights
+            differ: the loop went backward on their mean, and not on what `weigh` returned.
     """
 
     def __init__(self, *, divides: bool = True, factor: float = 1.0) -> None:
         self._divides, self._factor = divides, float(factor)
         self._waiting: deque[Report] = deque()
-        self.is_scaled = True
+        self.is_scaled, self.is_unweighed = True, False
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -105,7 +107,8 @@ class FeedbackQueue:
         measured = _array(report.measured)
         arrived = _array(report.arrived).astype(measured.dtype, copy=False)
         scores = np.empty(len(measured))
-        self.is_scaled = _score(measured, arrived, report.draw.loss_weights, self._factor, self._divides, scores)
+        told = _score(measured, arrived, report.draw.loss_weights, self._factor, self._divides, scores)
+        self.is_scaled, self.is_unweighed = told
         if not self.is_scaled:
             refuse_nonfinite("score", scores, report.draw, age)
             return scores
@@ -151,11 +154,12 @@ def _array(tensor: Tensor) -> np.ndarray:
 
 @jit
 def _score(measured, arrived, loss_weights, factor, divides, scores):
-    """Write the scores; return whether the loop multiplied a loss by more than 1.
+    """Write the scores; return whether the loop multiplied a loss by more than 1, and whether it left the weights out.
 
     A sample at whose loss no gradient arrived added nothing: its score is 0. Rounding of half precision is below 1 %.
     """
     is_scaled = False
+    least, most, lightest, heaviest = np.inf, 0.0, np.inf, 0.0
     for j in range(len(scores)):
         scale = abs(arrived[j])
         if not divides:
@@ -166,7 +170,10 @@ def _score(measured, arrived, loss_weights, factor, divides, scores):
             scores[j] = measured[j] / scale
         if scale > 1.01 * factor * loss_weights[j]:
             is_scaled = True
-    return is_scaled
+        if scale > 0.0:
+            least, most = min(least, scale), max(most, scale)
+            lightest, heaviest = min(lightest, loss_weights[j]), max(heaviest, loss_weights[j])
+    return is_scaled, most <= 1.001 * least and heaviest > 1.1 * lightest
 
 
 @jit

@@ -55,7 +55,7 @@ class Weighed:
 
 
 class UsageCheck:
-    """Notices a loop that leaves `weigh` or `backward` out, and says so once.
+    """Notices a loop that leaves `weigh`, its result or `backward` out, and says so once.
 
     It looks at each run of `patience` batches, and at the end of an epoch. A loop may skip some batches, and a
     framework may take a few ahead.
@@ -81,6 +81,13 @@ class UsageCheck:
         """Count a batch that went backward."""
         self._backward += 1
 
+    def note_unweighed(self) -> None:
+        """Warn that a batch went backward without its weights."""
+        advice = "went backward on the plain losses. Go backward on what `weigh` returns"
+        self._say(
+            f"the last batch {advice}; its samples are chosen unequally, and the gradient is biased otherwise.", 7
+        )
+
     def note_epoch_end(self) -> None:
         """Warn if nothing was weighed, or nothing went backward, since the last look."""
         advice = None
@@ -88,8 +95,11 @@ class UsageCheck:
             advice = "`weigh` was not called. Go backward on `loader.weigh(losses)`, with one loss per sample"
         elif self._weighed and not self._backward:
             advice = "no backward pass reached the losses. Go backward on what `weigh` returns"
-        if advice and not self._said:
-            self._said = True
-            message = f"AdaptiveLoader: in the last {self._taken} batches {advice}; nothing is learned otherwise."
-            warnings.warn(message, UserWarning, stacklevel=5)
+        if advice:
+            self._say(f"in the last {self._taken} batches {advice}; nothing is learned otherwise.", 6)
         self._taken = self._weighed = self._backward = 0
+
+    def _say(self, what: str, stacklevel: int) -> None:
+        if not self._said:
+            self._said = True
+            warnings.warn(f"AdaptiveLoader: {what}", UserWarning, stacklevel=stacklevel)
