@@ -2,7 +2,7 @@
 
 Colors are those of Okabe and Ito, which the color-blind can tell apart. Dashes and markers differ too, so that a
 black-and-white print will do. The page has the same colors and dashes by number, as the classes c0–c7 and d0–d7 of its
-style sheet; gray stands in for yellow, which white paper swallows.
+style sheet. Gray replaces their yellow, which is hard to see on white paper.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The clock of a run: processor time, which the evidence uses, and the wall's."""
+"""The clock of a run. It counts processor time, which the evidence uses, and real time."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ class Clock:
     """Adds up the time between `start` and `stop`.
 
     Args:
-        accelerator: Whether something else than the processor computes; only the wall's clock knows of its time.
+        accelerator: Whether something else than the processor computes. Processor time would leave out its work.
 
     Attributes:
-        seconds: Of this process's threads together. They do not grow while others have the processor, so on a shared
-            machine they are the fairer ones. With an accelerator: by the wall.
-        wall_seconds: By the wall.
+        seconds: The processor time of all threads of this process. It does not grow while other programs have the
+            processor, so it is the fairer measure on a shared machine. With an accelerator it is real time.
+        wall_seconds: Real time, as a clock on the wall shows it.
     """
 
     def __init__(self, *, accelerator: bool = False) -> None:

@@ -61,7 +61,8 @@ class Run:
         task: What is trained on.
         folder: The result folder.
         report: Called with `Progress` now and then; raises `Interrupted` to stop the run, which then saves itself.
-        checkpoint_seconds: How long to train between checkpoints, at least; nor do they take more than a twentieth.
+        checkpoint_seconds: The shortest time between two checkpoints. It becomes longer where saving would take more
+            than a twentieth of the run's time.
     """
 
     def __init__(
