@@ -1,4 +1,4 @@
-"""Compiled loops: how every one of them is compiled and cached, how it is told, and a clock that leaves it out."""
+"""Compiled loops: how they are compiled and cached, how the user is told of it, and a clock that leaves it out."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def clock() -> float:
 class _Teller(event.Listener):
     """Logs in words, once a process, that loops of this package are being compiled.
 
-    As a warning, which Python shows unless told otherwise: whoever waits for seconds wants to know why.
+    As a warning, because Python shows warnings by default: a user who waits wants to know why.
     """
 
     message, told = _ONCE, False

@@ -1,6 +1,6 @@
 """The private names of torch that optimizers use, each with what happens where torch lacks it.
 
-All hold for torch 2.6 to 2.13. A later torch that drops one costs speed or an option, never a wrong step.
+All hold for torch 2.8 to 2.15. A later torch that drops one costs speed or an option, never a wrong step.
 `torch._foreach_*` and `torch._fused_adamw_`, which torch.optim is written with, are called where they are needed. The
 names that norms of gradients use are in `gradnorm/_compat.py`.
 """

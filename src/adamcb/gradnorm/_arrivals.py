@@ -34,7 +34,7 @@ class Arrivals:
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
-        """Let by gradients that are not those of the losses."""
+        """Ignore gradients that are not those of the losses."""
         self._inner += 1
         try:
             yield

@@ -41,7 +41,7 @@ Finish = Callable[[Any], None]
 class Check:
     """Holds the guard of the passes since the last `take`, None where they are not checked.
 
-    Records share it, so that they need not hold whoever decides on checks, who holds them.
+    Records share this object instead of the engine: the engine holds the records, and that would be a cycle.
     """
 
     def __init__(self) -> None:
