@@ -9,7 +9,8 @@ import pytest
 from adamcb.lab.commands.bench import run_benchmarks
 from adamcb.lab.commands.cli import main
 from adamcb.lab.commands.time_to_loss import DEFAULT_METHODS, TASKS, gather, measure
-from adamcb.lab.output.time_to_loss import COLUMNS, cell, estimates, firsts, write_report
+from adamcb.lab.output.markdown import cell
+from adamcb.lab.output.time_to_loss import COLUMNS, estimates, firsts, write_report
 from adamcb.lab.results import read_json
 from adamcb.lab.results.statistics import Estimate, combine, estimate, reach, value_at
 from tests.lab.commands import runs_here

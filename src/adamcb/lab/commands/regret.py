@@ -17,7 +17,16 @@ from rich.console import Console
 from torch.nn.functional import avg_pool2d
 
 from adamcb import _checks
-from adamcb.lab.commands.regret_runs import COLUMNS, DEFAULT_METHODS, METHODS, RENAMED, Run, Settings, key_of, measure
+from adamcb.lab.commands.regret_runs import (
+    COLUMNS,
+    DEFAULT_METHODS,
+    METHODS,
+    RENAMED,
+    RegretRun,
+    Settings,
+    key_of,
+    measure,
+)
 from adamcb.lab.errors import LabError
 from adamcb.lab.methods import check_renamed
 from adamcb.lab.results import read_csv, read_json, write_csv, write_json
@@ -147,7 +156,7 @@ def load_problem(design: Design, data_dir: str | None) -> LogisticProblem:
     return problem
 
 
-def plan(design: Design, num_samples: int) -> Iterator[Run]:
+def plan(design: Design, num_samples: int) -> Iterator[RegretRun]:
     """Yield every run: those of a horizon that the method does not know share one run."""
     halves = [design.steps >> power for power in range(design.halvings, -1, -1)]
     middle, n, k = design.steps // 2, num_samples, design.batch_size
@@ -158,13 +167,13 @@ def plan(design: Design, num_samples: int) -> Iterator[Run]:
                 for steps in halves:
                     by_exploration.setdefault(METHODS[name].gamma(n, k, steps, design.settings), []).append(steps)
                 for gamma, horizons in by_exploration.items():
-                    yield Run("T", name, seed, n, k, gamma, tuple(horizons))
+                    yield RegretRun("T", name, seed, n, k, gamma, tuple(horizons))
             sizes = [(size, n) for size in design.batch_sizes if size < n] if "K" in design.against else []
             counts = [(k, n >> power) for power in range(design.halvings, -1, -1)] if "n" in design.against else []
             for sweep, points in (("K", sizes), ("n", counts)):
                 for size, count in points:
                     gamma = METHODS[name].gamma(count, size, middle, design.settings)
-                    yield Run(sweep, name, seed, count, size, gamma, (middle,))
+                    yield RegretRun(sweep, name, seed, count, size, gamma, (middle,))
 
 
 def _open(folder: Path, design: Design) -> list[dict[str, Any]]:

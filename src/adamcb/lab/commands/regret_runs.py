@@ -109,7 +109,7 @@ DEFAULT_METHODS = ("uniform", "adambs", "adamcb-paper", "scale-free")
 
 
 @dataclass(frozen=True)
-class Run:
+class RegretRun:
     """A run, and the horizons that it reports."""
 
     sweep: str
@@ -132,7 +132,7 @@ def key_of(row: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(row[name] for name in ("sweep", "method", "seed", "num_samples", "batch_size", "steps"))
 
 
-def measure(run: Run, problem: LogisticProblem, minimum: Minimum, settings: Settings) -> list[dict[str, Any]]:
+def measure(run: RegretRun, problem: LogisticProblem, minimum: Minimum, settings: Settings) -> list[dict[str, Any]]:
     """Return the rows of a run, one for each horizon."""
     method = METHODS[run.method]
     selection = method.build(
@@ -157,7 +157,7 @@ def measure(run: Run, problem: LogisticProblem, minimum: Minimum, settings: Sett
     return [{**named, **asdict(result), **bounds_for(run, result, problem, settings)} for result in results]
 
 
-def bounds_for(run: Run, regret: Regret, problem: LogisticProblem, settings: Settings) -> dict[str, float | None]:
+def bounds_for(run: RegretRun, regret: Regret, problem: LogisticProblem, settings: Settings) -> dict[str, float | None]:
     """Return the bounds on the regret of a run.
 
     lemma1: Lemma 1 with what was measured in this run: its L_T, its largest coordinate distance for D, its norms.

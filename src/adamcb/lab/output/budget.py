@@ -14,10 +14,10 @@ from matplotlib.figure import Figure
 
 from adamcb.lab.output.figures import STYLE, save
 from adamcb.lab.output.looks import look_of
+from adamcb.lab.output.markdown import cell, table
 from adamcb.lab.results.budget import (
     COLUMNS,
     HELD_OUT,
-    Column,
     baselines_of,
     best_lrs,
     difference,
@@ -28,7 +28,7 @@ from adamcb.lab.results.budget import (
 )
 from adamcb.lab.results.columns import Row
 from adamcb.lab.results.files import write_text
-from adamcb.lab.results.statistics import Estimate, mean_and_spread
+from adamcb.lab.results.statistics import mean_and_spread
 from adamcb.lab.runs.budget import LABELS
 
 INTRODUCTION = """# Quality against budget
@@ -71,7 +71,7 @@ def _overall(rows: Sequence[Row], tasks: Sequence[str]) -> list[str]:
             if found is not None:
                 cells = [cell(found[name], column) for name, column in COLUMNS.items()]
                 lines.append([f"{100 * fraction:g} %", LABELS[method], *cells])
-    return [f"## Geometric mean over {len(tasks)} tasks", _markdown(lines)] if len(tasks) > 1 and len(lines) > 1 else []
+    return [f"## Geometric mean over {len(tasks)} tasks", table(lines)] if len(tasks) > 1 and len(lines) > 1 else []
 
 
 def _task_table(rows: Sequence[Row], task: str) -> str:
@@ -87,7 +87,7 @@ def _task_table(rows: Sequence[Row], task: str) -> str:
                 cells = [cell(found[name], column) for name, column in columns.items()]
                 level = _level([row[measure.name] for row in own if not row["diverged"]], measure.percent)
                 lines.append([f"{100 * fraction:g} %", LABELS[method], str(len(own)), *cells, level])
-    return _markdown(lines)
+    return table(lines)
 
 
 def _tuning(rows: Sequence[Row]) -> list[str]:
@@ -105,27 +105,12 @@ def _tuning(rows: Sequence[Row]) -> list[str]:
         score = _level([row[measure.name]], measure.percent)
         lines.append([row["task"], f"{row['lr']:g}", LABELS[row["method"]], *ratios, score, "yes" if is_best else ""])
     words = f"Seed {HELD_OUT}, which no other table has. Ratios are to Adam with the same learning rate."
-    return ["## Learning rates", words, _markdown(lines)] if len(lines) > 1 else []
-
-
-def cell(value: Estimate, column: Column) -> str:
-    """Return an estimate as text: a ratio with its interval, or a difference with its margin."""
-    margin = value.margin
-    if not column.is_ratio:
-        digits = 2 if abs(value.mean) >= 0.1 or "points" in column.title else 4
-        return f"{value.mean:+.{digits}f}" + ("" if math.isnan(margin) else f" ± {margin:.{digits}f}")
-    ends = "" if math.isnan(margin) else f" [{math.exp(value.mean - margin):.2f}, {math.exp(value.mean + margin):.2f}]"
-    return f"{math.exp(value.mean):.2f}{ends}"
+    return ["## Learning rates", words, table(lines)] if len(lines) > 1 else []
 
 
 def _level(values: Sequence[float], percent: bool) -> str:
     mean, _ = mean_and_spread(values)
     return f"{100 * mean:.2f} %" if percent else f"{mean:.4g}"
-
-
-def _markdown(lines: Sequence[Sequence[str]]) -> str:
-    rows = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def draw(rows_path: Path, rows: Sequence[Row], tasks: Sequence[str]) -> list[Path]:

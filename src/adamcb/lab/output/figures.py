@@ -18,6 +18,7 @@ from adamcb._files import whole_file
 from adamcb.lab.experiment import title_of
 from adamcb.lab.output.looks import look_of
 from adamcb.lab.results.columns import Measure, Row, measures_of
+from adamcb.lab.results.statistics import mean_and_spread
 from adamcb.lab.results.summary import complete_curves, curves_of
 
 STYLE: Any = {
@@ -155,8 +156,8 @@ def _curve(results: Sequence[Row], method: str, measure: str, horizontal: str) -
     values = np.array([[row[measure] for row in rows[:length]] for rows in runs], dtype=float)
     if not values.size:
         return np.empty(0), np.empty(0), np.empty(0)
-    spread = values.std(axis=0, ddof=1) if len(runs) > 1 else np.zeros(length)
-    return across.mean(axis=0), values.mean(axis=0), spread
+    mean, spread = np.array([mean_and_spread(at_once) for at_once in values.T.tolist()]).T
+    return across.mean(axis=0), mean, np.nan_to_num(spread)  # one run has a line without a band
 
 
 def _finish(figure: Figure, config: dict[str, Any], title: str, notes: Sequence[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import matplotlib
@@ -13,23 +12,14 @@ from matplotlib.figure import Figure
 
 from adamcb.lab.output.figures import STYLE, save
 from adamcb.lab.output.looks import COLORS
+from adamcb.lab.output.markdown import cell, table
 from adamcb.lab.results import Row, write_csv, write_text
-from adamcb.lab.results.statistics import Estimate, combine, estimate
+from adamcb.lab.results.statistics import Column, Estimate, combine, estimate
 from adamcb.lab.results.summary import BASELINE
 
 # A loss or a time of 0 has no logarithm.
 _SMALLEST = 1e-12
 _MARKERS = "os^vDPX<"
-
-
-@dataclass(frozen=True)
-class Column:
-    """A measure: its title, what it is of one run, and whether that is a ratio (a logarithm) or a difference."""
-
-    title: str
-    value: Callable[[Row], float]
-    is_ratio: bool = True
-    reached: str = ""  # the field that is None where the run did not get there
 
 
 def _ratio(name: str, to: str, otherwise: str = "") -> Callable[[Row], float]:
@@ -115,20 +105,6 @@ def _alike(one: Mapping[int, float], other: Mapping[int, float]) -> bool:
     return abs(difference.mean) <= difference.margin
 
 
-def cell(value: Estimate, column: Column) -> str:
-    """Return an estimate as text: a ratio with its interval, or a difference with its margin."""
-    margin = value.margin
-    if not column.is_ratio:
-        return f"{value.mean:+.2f}" + ("" if math.isnan(margin) else f" ± {margin:.2f}")
-    ratio = math.exp(value.mean)
-    if value.at_least:
-        return f"≥ {ratio:.2f}"
-    interval = (
-        "" if math.isnan(margin) else f" [{math.exp(value.mean - margin):.2f}, {math.exp(value.mean + margin):.2f}]"
-    )
-    return f"{ratio:.2f}{interval}"
-
-
 def write_report(out: Path, records: Sequence[Row], labels: Mapping[str, str], clock: str) -> list[Path]:
     """Write time-to-loss.md, time-to-loss.csv and the figures, and return where they are."""
     paths = [out / "time-to-loss.md", out / "time-to-loss.csv"]
@@ -154,7 +130,7 @@ def _rank(order: list[str]) -> Callable[[str], tuple[int, str]]:
 
 def _introduction(records: Sequence[Row], clock: str) -> str:
     seeds = len({record["seed"] for record in records})
-    kind = "processor time of one thread" if clock == "cpu" else "time by the wall"
+    kind = "processor time of one thread" if clock == "cpu" else "real time"
     return (
         f"# Time to loss\n\nEvery number is against Adam with the same schedule, labels and seed: a ratio (geometric "
         f"mean), or a difference of accuracies in points. Times are {kind}, without evaluations; 1 is all that Adam "
@@ -178,7 +154,7 @@ def _overall(grouped: Grouped, names: Mapping[str, str]) -> str:
         if tasks:
             cells = [cell(combine([task[name] for task in tasks]), column) for name, column in COLUMNS.items()]
             lines.append([label, str(len(tasks)), str(sum(method in winner for winner in winners)), *cells])
-    return _markdown(lines)
+    return table(lines)
 
 
 def _by_task(grouped: Grouped, names: Mapping[str, str]) -> list[str]:
@@ -196,7 +172,7 @@ def _by_task(grouped: Grouped, names: Mapping[str, str]) -> list[str]:
                 lines.append([f"**{label}**" if method in winners else label, seeds, *cells])
             elif count:
                 lines.append([f"{label} (diverged)", str(count), *["–"] * len(COLUMNS)])
-        parts += [f"### {task}", _adam_in_words(by_method[BASELINE]), _markdown(lines)]
+        parts += [f"### {task}", _adam_in_words(by_method[BASELINE]), table(lines)]
     return parts
 
 
@@ -209,11 +185,6 @@ def _adam_in_words(records: Sequence[Row]) -> str:
         f"Adam ended after {records[0]['steps']} steps and {seconds.mean:.1f} s at a training loss of "
         f"{train.mean:.4g}, a test loss of {test.mean:.4g} and a test accuracy of {100 * accuracy.mean:.2f} %."
     )
-
-
-def _markdown(lines: Sequence[Sequence[str]]) -> str:
-    rows = [lines[0], ["---"] * len(lines[0]), *lines[1:]]
-    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def draw(out: Path, condition: str, grouped: Grouped, names: Mapping[str, str], clock: str) -> list[Path]:
@@ -230,7 +201,7 @@ def draw(out: Path, condition: str, grouped: Grouped, names: Mapping[str, str], 
         panels[0].invert_yaxis()
         handles, labels = panels[0].get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=4)
-        kind = "processor time" if clock == "cpu" else "time by the wall"
+        kind = "processor time" if clock == "cpu" else "real time"
         figure.suptitle(
             f"Time to where Adam ends, {condition}: {kind} ÷ Adam's. Hollow: at least. Bars: mean over all tasks, 95 %",
             fontsize=10,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 
 from adamcb.lab.results.columns import Measure, Row
-from adamcb.lab.results.statistics import Estimate, combine, estimate
+from adamcb.lab.results.statistics import Column, Estimate, combine, estimate
 
 BASELINE = "adam"
 # The seed that learning rates are tuned on, and among which.
@@ -25,19 +24,11 @@ HEADLINES = (
 _SMALLEST = 1e-12
 
 
-@dataclass(frozen=True)
-class Column:
-    """A number of the report: its title, and what it is of a run and of Adam's run with the whole budget."""
-
-    title: str
-    value: Callable[[Row, Row], float]
-    is_ratio: bool = True
-
-
 def _ratio(name: str) -> Callable[[Row, Row], float]:
     return lambda own, adam: math.log(max(own[name], _SMALLEST) / max(adam[name], _SMALLEST))
 
 
+# What each is of a run and of Adam's run with the whole budget.
 COLUMNS = {
     "samples": Column("samples", _ratio("samples")),
     "seconds": Column("seconds", _ratio("cpu_seconds")),

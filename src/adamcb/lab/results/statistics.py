@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from scipy import stats
@@ -95,6 +95,23 @@ def estimate(values: Sequence[float], *, at_least: bool = False) -> Estimate:
     """Return the mean over seeds."""
     error = statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else math.nan
     return Estimate(statistics.fmean(values), error, len(values) - 1, at_least)
+
+
+@dataclass(frozen=True)
+class Column:
+    """A number of a report.
+
+    Attributes:
+        title: Its heading.
+        value: What it is of one run, from the rows that it needs.
+        is_ratio: Whether `value` is the logarithm of a ratio; otherwise it is a difference.
+        reached: The field of the run that is None where the run did not get there; empty: there is none.
+    """
+
+    title: str
+    value: Callable[..., float]
+    is_ratio: bool = True
+    reached: str = ""
 
 
 def combine(tasks: Sequence[Estimate]) -> Estimate:
