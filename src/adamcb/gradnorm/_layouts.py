@@ -12,10 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from adamcb.gradnorm._batch import Batch, place_owners
-from adamcb.gradnorm._call import Call
+from adamcb.gradnorm._call import Call, substitute, tensors_in
 
 Layout = Callable[[Call, Tensor, Batch, Tensor], "Batch | None"]
 
@@ -26,8 +27,35 @@ def kept(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
 
 
 def leading(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
-    """Samples are images, or rows: they stay if they come first, and are mixed if not."""
-    return _at(batch, 0, source, out) if batch.dim == 0 else None
+    """Samples are images, or rows: they stay if they come first, and are mixed if not, or if they are weights."""
+    if batch.dim != 0 or (source is not first_of(call) and source.dim() != out.dim()):
+        return None
+    return _at(batch, 0, source, out)
+
+
+def convolved(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """Samples are images. What comes without a batch has channels first, and those are summed over."""
+    batched = source is first_of(call) and source.dim() == dims_needed(call.name)
+    return leading(call, source, batch, out) if batched else None
+
+
+def dims_needed(name: str) -> int:
+    """Return how many dimensions the first argument must have for its first one to be the batch."""
+    if name.startswith("conv"):
+        return int(name[-2]) + 2
+    return 2 if name == "linear" else 1
+
+
+def by_channel(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """`prelu`: dimensions stay, and a weight belongs to a channel."""
+    return kept(call, source, batch, out) if source is first_of(call) else None
+
+
+def bilinear(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """Features come last, in both of the tensors that are multiplied."""
+    factors = call.argument(0, "input1"), call.argument(1, "input2")
+    multiplied = any(source is factor for factor in factors) and batch.dim < source.dim() - 1
+    return kept(call, source, batch, out) if multiplied else None
 
 
 def lined_up(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
@@ -69,24 +97,60 @@ def normalized(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch |
     return kept(call, source, batch, out) if batch.dim < source.dim() - width else None
 
 
-def like_first(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
-    """The second argument says what shape or type, and no more."""
-    return batch if source is not call.args[0] else _at(batch, batch.dim, source, out)
+def of_first(layout: Layout) -> Layout:
+    """Return the layout of operations whose second argument says what shape or type, and no more."""
+
+    def found(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+        first = first_of(call)
+        mine = batch if source is first else call.batch(first)
+        if mine is not None:
+            return layout(call, first, mine, out)
+        return batch if call.parametric(first) else None
+
+    return found
 
 
 def expanded_like(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
-    """The second argument says what shape, and the first is broadcast to it."""
-    return batch if source is not call.args[0] else lined_up(call, source, batch, out)
+    """The second argument says what shape, and the first is broadcast to it. A constant has copies for the samples."""
+    first = first_of(call)
+    mine = batch if source is first else call.batch(first)
+    return batch if mine is None else lined_up(call, first, mine, out)
+
+
+def copied(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """`copy_`: the second argument is broadcast to the first. Constants written over samples belong to those."""
+    return lined_up(call, source, batch, out) if source is call.argument(1, "src") else batch
 
 
 def bags(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
-    """The rows of the result are the bags, however the indices came."""
-    return Batch(0, out.shape[0], sure=True)
+    """The rows of the result are the bags, however the indices came; rows of a table may be in any of them."""
+    return None if source is embedding_of(call)[1] else Batch(0, out.shape[0], sure=True)
+
+
+def embedding_of(call: Call) -> tuple[Tensor, Tensor]:
+    """Return the index and the table of an embedding; `torch.nn.functional` and `torch` have them in other orders."""
+    if getattr(call.func, "__module__", None) == F.__name__:
+        return call.argument(0, "input"), call.argument(1, "weight")
+    return call.argument(1, "indices"), call.argument(0, "weight")
 
 
 def loss(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
-    """One loss for each element, or for each position; none is left if they were summed or averaged."""
-    return _at(batch, 0, source, out) if batch.dim == 0 and out.dim() else None
+    """One loss for each element, dimensions lined up from the right; none is left if they were summed or averaged."""
+    if call.name == "gaussian_nll_loss" and source is call.argument(2, "var") and source.shape == out.shape[:-1]:
+        return batch  # one variance for each row
+    return lined_up(call, source, batch, out) if out.dim() else None
+
+
+def loss_of_rows(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """One loss for each row, or for each position of it; none is left if they were summed or averaged."""
+    if call.name == "triplet_margin_loss":
+        return paired(call, source, batch, out) if out.dim() else None
+    weight = call.argument(4 if call.name == "multi_margin_loss" else 2, "weight")
+    if not out.dim() or (source is weight and call.name != "cosine_embedding_loss"):
+        return None
+    if source.dim() == out.dim():
+        return kept(call, source, batch, out)
+    return None if batch.dim == 1 else _at(batch, batch.dim - (batch.dim > 1), source, out)  # classes are gone
 
 
 def reshaped(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
@@ -116,8 +180,9 @@ def viewed(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | Non
     """Ask a probe without numbers, whose only nonzero stride marks the dimension."""
     strides = [int(dim == batch.dim) for dim in range(source.dim())]
     probe = torch.empty(source.shape[batch.dim], device="meta").as_strided(source.shape, strides)
+    args, kwargs = substitute((call.args, call.kwargs), lambda tensor: probe if tensor is source else tensor)
     try:
-        seen = call.func(*(probe if arg is source else arg for arg in call.args), **call.kwargs)
+        seen = call.func(*args, **kwargs)
     except RuntimeError:  # an index on another device, or a view that a meta tensor does not have
         return None
     for view in seen if isinstance(seen, (tuple, list)) else (seen,):
@@ -140,7 +205,7 @@ def _whole(start: int, view: Tensor, dim: int, source: Tensor, batch: Batch) -> 
 
 def reduced(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
     """Some dimensions are summed up, averaged or searched."""
-    dim = dim_of(call, 2 if call.name in ("norm", "vector_norm") else 1, None)
+    dim = dim_of(call, 2 if call.name.endswith("norm") else 1, None)
     if isinstance(dim, Tensor):  # torch.max(x, y)
         return lined_up(call, source, batch, out)
     if dim is None or batch.dim in (dropped := positions(dim, source.dim())):
@@ -178,11 +243,31 @@ def joined(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | Non
 
 def repeated(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
     """Copies lie one after the other, and new dimensions in front."""
-    repeats = call.args[1] if isinstance(call.args[1], (tuple, list)) else call.args[1:]
     moved = batch._replace(dim=batch.dim + out.dim() - source.dim())
-    if batch.owners is not None and out.shape[moved.dim] != source.shape[batch.dim]:
-        return place_owners(batch.owners.samples.repeat(repeats[moved.dim]), moved.dim, batch.size)
+    copies = out.shape[moved.dim] // max(1, source.shape[batch.dim])
+    if batch.owners is not None and copies != 1:
+        return place_owners(batch.owners.samples.repeat(copies), moved.dim, batch.size)
     return moved
+
+
+def padded(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """Entries come in before and behind, or go. Those that come in along the batch would belong to nobody."""
+    widths = call.argument(1, "pad")
+    start = 2 * (source.dim() - 1 - batch.dim)
+    before, behind = widths[start : start + 2] if len(widths) > start else (0, 0)
+    if not before and not behind:
+        return kept(call, source, batch, out)
+    if before > 0 or behind > 0:
+        return None
+    return place_owners(F.pad(batch.owner(source.shape[batch.dim]), (before, behind)), batch.dim, batch.size)
+
+
+def paired(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """Distances of rows: lined up from the right, then one dimension is summed over."""
+    dims = max(tensor.dim() for tensor in tensors_in((call.args, call.kwargs)))
+    gone = (dim_of(call, 2, 1) if call.name == "cosine_similarity" else -1) % dims
+    place = batch.dim + dims - source.dim()
+    return None if place == gone else _at(batch, place - (place > gone and out.dim() < dims), source, out)
 
 
 def interleaved(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
@@ -222,14 +307,14 @@ def _factors(call: Call) -> tuple[Tensor, Tensor]:
         first, second = (*call.args[1:3], *named)
     else:
         first, second = (*call.args, *call.kwargs.values())[:2]
-    return first, second
+    return (second, first) if call.name == "__rmatmul__" else (first, second)
 
 
 def dense(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
     """`linear`: features come last, and the rows of a matrix that holds samples become the last dimension."""
-    if source is call.args[0]:
+    if source is first_of(call):
         return kept(call, source, batch, out) if batch.dim < source.dim() - 1 else None
-    if len(call.args) > 1 and source is call.args[1]:
+    if source is call.argument(1, "weight"):
         return _at(batch, out.dim() - 1, source, out) if batch.dim == 0 and source.dim() == 2 else None
     return lined_up(call, source, batch, out)
 
@@ -239,13 +324,13 @@ def distances(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | 
     place = batch.dim - source.dim()
     if place == -1:
         return None
-    return _at(batch, out.dim() + (place if source is call.args[0] or place < -2 else -1), source, out)
+    return _at(batch, out.dim() + (place if source is first_of(call) or place < -2 else -1), source, out)
 
 
 def attention(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
     """The last two dimensions are positions and features, the others are lined up."""
     place = batch.dim - source.dim()
-    if place < -2 or (place == -2 and source is call.args[0]):
+    if place < -2 or (place == -2 and source is call.argument(0, "query")):
         return _at(batch, out.dim() + place, source, out)
     return None
 
@@ -274,7 +359,7 @@ def letters_of(equation: str, dims: int) -> list[Any]:
 
 def tensordot(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
     """Dimensions that are summed over are gone; those of the second tensor come behind those of the first."""
-    first, dims = call.args[0], call.argument(2, "dims", 2)
+    first, dims = call.argument(0, "a"), call.argument(2, "dims", 2)
     if isinstance(dims, int):
         dims = list(range(first.dim() - dims, first.dim())), list(range(dims))
     gone = positions(dims[0 if source is first else 1], source.dim())
@@ -293,7 +378,7 @@ def transformed(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch 
 
 
 def appended(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
-    """Features come behind all dimensions that there are: embeddings."""
+    """Features come behind all dimensions that there are."""
     return batch if out.shape[: source.dim()] == source.shape else None
 
 
@@ -302,6 +387,11 @@ def _at(batch: Batch, dim: int, source: Tensor, out: Tensor) -> Batch | None:
     if not 0 <= dim < out.dim() or out.shape[dim] != source.shape[batch.dim]:
         return None
     return batch if dim == batch.dim else batch._replace(dim=dim)
+
+
+def first_of(call: Call) -> Any:
+    """Return the first argument, which may have been given by its name."""
+    return call.args[0] if call.args else next(iter(call.kwargs.values()))
 
 
 def dim_of(call: Call, place: int, default: Any) -> Any:

@@ -10,14 +10,17 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from adamcb.gradnorm import _layouts
+from adamcb.gradnorm import _indexing, _layouts
 from adamcb.gradnorm._batch import Batch, Mixed, find_owners, place_owners, spread_owners
-from adamcb.gradnorm._call import Call, Mark, is_in_place, is_parameter, tensors_in
+from adamcb.gradnorm._call import Call, Mark, is_in_place, is_parameter, substitute, tensors_in
 from adamcb.gradnorm._probe import Probe
 from adamcb.gradnorm._table import OPERATIONS, operation_of
 
-_STEADY = {_layouts.kept, _layouts.leading, _layouts.lined_up, _layouts.dense}
+_ALONE = {_layouts.leading, _layouts.convolved, _layouts.dense}
+_STEADY = {_layouts.kept, _layouts.lined_up} | _ALONE
 _QUICK = frozenset(name for name, operation in OPERATIONS.items() if operation.layout in _STEADY)
+# Where other arguments than the first must hold no samples, and how many dimensions the first must have.
+_DIMS = {name: _layouts.dims_needed(name) for name, operation in OPERATIONS.items() if operation.layout in _ALONE}
 # Where a layout reads shapes and settings alone. An index or numbers of repetitions are read themselves.
 _BY_SHAPE = frozenset(
     name
@@ -27,10 +30,11 @@ _BY_SHAPE = frozenset(
     and operation.layout is not _layouts.interleaved
 ) | {"__getitem__"}
 _SETTINGS = frozenset((int, float, bool, str, type(None), type(...), torch.dtype, torch.device))
-# Sums over samples: harmless as a loss.
-_POOLING = frozenset("sum mean nansum nanmean".split()) | {
-    name for name, operation in OPERATIONS.items() if operation.layout is _layouts.loss
-}
+# Sums over samples: harmless as a loss. Losses are sums if one number is left.
+_SUMS = frozenset("sum mean nansum nanmean".split())
+_LOSSES = frozenset(
+    name for name, operation in OPERATIONS.items() if operation.layout in (_layouts.loss, _layouts.loss_of_rows)
+)
 
 
 def same_shape(call: Call, out: Tensor) -> Batch | None:
@@ -41,10 +45,15 @@ def same_shape(call: Call, out: Tensor) -> Batch | None:
     batch = call.marks.get(id(first))
     if type(batch) is not Batch or batch.dim != 0 or out.dim() != first.dim() or out.shape[0] != first.shape[0]:
         return None
-    if len(call.marks) > 1:
+    dims = _DIMS.get(call.name, 0)
+    if first.dim() < dims:
+        return None
+    if dims or len(call.marks) > 1:
         for tensor in tensors_in((call.args[1:], call.kwargs)):
             mark = call.marks.get(id(tensor))
-            if type(mark) is Mixed or (type(mark) is Batch and (mark is not batch or tensor.dim() != first.dim())):
+            if type(mark) is Mixed:
+                return None
+            if type(mark) is Batch and (dims or mark is not batch or tensor.dim() != first.dim()):
                 return None
     return batch
 
@@ -61,6 +70,7 @@ class Places:
 
     def __init__(self) -> None:
         self.size = 0
+        self._ragged: Tensor | None = None
         self._probe = Probe()
         self._known: dict[Hashable, Batch] = {}
 
@@ -84,6 +94,7 @@ class Places:
             samples: int64[n], the sample of each row of the tensors that have n rows; None if rows are samples.
         """
         tensors = [tensor for tensor in tensors if tensor.dim() and not is_parameter(tensor)]
+        self._ragged = samples
         if samples is not None:
             self.size = int(samples.max()) + 1 if len(samples) else 0
             ragged = place_owners(samples.long(), 0, self.size)
@@ -102,6 +113,7 @@ class Places:
 
     def find(self, call: Call, number: int, out: Tensor) -> tuple[Mark | None, str | None]:
         """Return what is known of result number `number`, and why a gradient must not reach it, if so."""
+        call = _told_apart(call)
         marked = [(t, call.marks[id(t)]) for t in tensors_in((call.args, call.kwargs)) if id(t) in call.marks]
         sources = [(t, mark) for t, mark in marked if type(mark) is not type(None) and not _made(mark)]
         live = [(t, mark) for t, mark in sources if t.requires_grad]
@@ -128,7 +140,7 @@ class Places:
             return Batch(0, 1), None
         shapes = " and ".join(str(tuple(t.shape)) for t, _ in batches[:3])
         why = f"`{call.name}` makes {tuple(out.shape)} of {shapes}, and does not keep samples apart"
-        pooled = call.name in _POOLING
+        pooled = call.name in _SUMS or (call.name in _LOSSES and not out.dim())
         return Mixed(size, why, pooled=pooled), None if pooled else f"samples are mixed: {why}."
 
     def _agreed(self, call: Call, batches: _Sources, quiet: _Sources, number: int, out: Tensor) -> Batch | None:
@@ -144,7 +156,39 @@ class Places:
             places = [place for place in (*sure, *places) if place is not None][:1]
         if not places or any(place is None or not place.agrees(places[0]) for place in places):
             return None
-        return sure[0] if sure else places[0]
+        found = sure[0] if sure else places[0]
+        return found if self._ragged is None or found is None else self._filled(call, found)
+
+    def _filled(self, call: Call, found: Batch) -> Batch:
+        """Give rows to which nothing was added, as nodes without a message, to whom the inputs give them."""
+        rows: Any = self._ragged
+        if found.owners is None or operation_of(call.name).layout is not _indexing.added_at:
+            return found
+        mine = found.owners.samples.cpu()
+        same = len(mine) == len(rows) and bool(((mine < 0) | (mine == rows.cpu())).all())
+        return place_owners(rows.long(), found.dim, found.size) if same else found
+
+
+def _told_apart(call: Call) -> Call:
+    """Return the call with another tensor wherever one was given before: layouts ask which argument they look at."""
+    given = tensors_in((call.args, call.kwargs))
+    if len(given) < 2 or len({id(tensor) for tensor in given}) == len(given):
+        return call
+    marks, seen = dict(call.marks), set()
+
+    def alias(tensor: Tensor) -> Tensor:
+        if id(tensor) not in seen:
+            seen.add(id(tensor))
+            return tensor
+        again = tensor.detach().requires_grad_(tensor.requires_grad)
+        if id(tensor) in marks:
+            marks[id(again)] = marks[id(tensor)]
+        return again
+
+    args, kwargs = substitute((call.args, call.kwargs), alias)
+    apart = Call(call.name, call.func, args, kwargs, marks)
+    apart.key = call.key
+    return apart
 
 
 class Written:

@@ -6,6 +6,7 @@ answer is remembered by operation, numbers of dimensions and settings.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -35,6 +36,8 @@ class Probe:
             return Batch(0, 1) if out.dim() else None
         key = (call.name, number, out.dim(), *((s.dim(), b.dim, b.inner > 1) for s, b in sources), _settings(call))
         if key not in self._answers:
+            if len(self._answers) > 1000:  # every call has another index
+                self._answers.clear()
             self._answers[key] = _ask(call, batch, number, out)
         answer = self._answers[key]
         if answer is None or out.shape[answer[0]] % batch.size:
@@ -44,16 +47,31 @@ class Probe:
 
 
 def _settings(call: Call) -> str:
-    return repr(substitute((call.args, call.kwargs), lambda tensor: tensor.dim()))
+    return repr(substitute((call.args, call.kwargs), _setting))
+
+
+def _setting(tensor: Tensor) -> Any:
+    """Return what an answer may depend on: of an index or a mask, every entry."""
+    if tensor.is_floating_point() or tensor.is_complex():
+        return tensor.dim()
+    entries = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
+    return (*tensor.shape, hashlib.blake2b(entries.numpy().tobytes()).hexdigest())
+
+
+def _halves(size: int) -> Iterator[Tensor]:
+    """Yield choices of samples, by the bits of their numbers: for any two, one has the first without the second."""
+    numbers = torch.arange(size)
+    for bit in range((size - 1).bit_length()):
+        chosen = (numbers >> bit) % 2 == 1
+        yield from (chosen, ~chosen)
 
 
 def _ask(call: Call, batch: Batch, number: int, out: Tensor) -> _Answer:
-    even = torch.arange(batch.size) % 2 == 0
     before = _run(call, None, number)
     if before is None:
         return None
     changes = []
-    for chosen in (even, ~even):
+    for chosen in _halves(batch.size):
         after = _run(call, chosen, number)
         if after is None or after.shape != out.shape:
             return None
@@ -83,7 +101,7 @@ def _fits(answer: tuple[int, bool], batch: Batch, chosen: Tensor, changed: Tenso
 def _run(call: Call, chosen: Tensor | None, number: int) -> Tensor | None:
     def new(tensor: Tensor) -> Tensor:
         batch, value = call.batch(tensor), tensor.detach().clone()
-        if batch is None or chosen is None:
+        if batch is None or chosen is None or not value.is_floating_point():
             return value
         shape = [1] * tensor.dim()
         shape[batch.dim] = -1

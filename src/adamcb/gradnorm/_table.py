@@ -93,7 +93,7 @@ _COMPARISONS = """
     eq ne lt le gt ge __eq__ __ne__ __lt__ __le__ __gt__ __ge__ logical_and logical_or logical_xor bitwise_and
     bitwise_or bitwise_xor __and__ __or__ __xor__ __rand__ __ror__ __rxor__ isclose
 """
-_RESHAPES = "reshape view flatten unflatten squeeze unsqueeze view_as reshape_as ravel"
+_RESHAPES = "reshape view flatten unflatten squeeze unsqueeze ravel"
 _VIEWS = """
     transpose permute movedim moveaxis swapaxes swapdims t T mT H mH adjoint select narrow unbind chunk split
     tensor_split split_with_sizes expand broadcast_to diagonal hsplit vsplit dsplit
@@ -109,9 +109,8 @@ _IMAGES = """
     local_response_norm _max_pool2d _max_pool1d boolean_dispatch fn fold
 """
 _LOSSES = """
-    cross_entropy nll_loss mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy
-    binary_cross_entropy_with_logits kl_div gaussian_nll_loss poisson_nll_loss soft_margin_loss hinge_embedding_loss
-    cosine_embedding_loss margin_ranking_loss triplet_margin_loss multi_margin_loss
+    mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div
+    gaussian_nll_loss poisson_nll_loss soft_margin_loss hinge_embedding_loss margin_ranking_loss
 """
 _L, _M, _E = _layouts, _matrix_rules, _elementwise_rules
 _ROWS: list[tuple[str, Layout, Rule | None]] = [
@@ -125,12 +124,12 @@ _ROWS: list[tuple[str, Layout, Rule | None]] = [
     ("tensordot", _L.tensordot, None),
     ("cdist", _L.distances, None),
     ("scaled_dot_product_attention", _L.attention, _M.attention),
-    ("bilinear", _L.kept, None),
+    ("bilinear", _L.bilinear, None),
     ("lstm_scan", _L.lined_up, _recurrence.lstm_rule),
-    ("conv1d conv2d conv3d", _L.leading, _convolution.convolution),
-    ("conv_transpose1d conv_transpose2d conv_transpose3d", _L.leading, _convolution.transposed_convolution),
+    ("conv1d conv2d conv3d", _L.convolved, _convolution.convolution),
+    ("conv_transpose1d conv_transpose2d conv_transpose3d", _L.convolved, _convolution.transposed_convolution),
     (_IMAGES, _L.leading, None),
-    ("embedding", _L.appended, _lookup_rules.embedding),
+    ("embedding", _indexing.embedded, _lookup_rules.embedding),
     ("embedding_bag", _L.bags, _lookup_rules.embedding_bag),
     ("one_hot", _L.appended, None),
     ("layer_norm", _L.normalized, _norm_rules.layer_norm),
@@ -138,22 +137,29 @@ _ROWS: list[tuple[str, Layout, Rule | None]] = [
     ("group_norm", _L.leading, _norm_rules.group_norm),
     ("instance_norm", _L.leading, _norm_rules.instance_norm),
     ("batch_norm", _L.leading, _norm_rules.batch_norm),
-    ("prelu", _L.kept, _E.prelu),
+    ("prelu", _L.by_channel, _E.prelu),
     (_SUMS_AND_PRODUCTS, _L.lined_up, _E.elementwise),
     ("where", _L.chosen, _E.elementwise),
     (_FUNCTIONS, _L.kept, None),
     ("sigmoid tanh exp relu gelu silu softplus clamp", _L.kept, _E.elementwise),
     (_COMPARISONS, _L.lined_up, None),
-    ("to type_as copy_", _L.like_first, None),
+    ("to type_as", _L.of_first(_L.kept), None),
+    ("copy_", _L.copied, None),
     ("expand_as", _L.expanded_like, _E.expand_as),
     ("softmax log_softmax softmin cumsum cumprod logcumsumexp cummax cummin", _L.along(1, None), None),
-    ("sort argsort topk", _L.along(1, -1), None),
+    ("sort argsort", _L.along(1, -1), None),
+    ("topk", _L.along(2, -1), None),
+    ("msort", _L.along(1, 0), None),
     ("normalize", _L.along(2, 1), None),
     ("glu", _L.shrunk(1, -1), None),
-    ("cosine_similarity pairwise_distance", _L.shrunk(2, 1), None),
+    ("kthvalue", _L.shrunk(2, -1), None),
+    ("cosine_similarity pairwise_distance", _L.paired, None),
     (_LOSSES, _L.loss, None),
+    ("cross_entropy nll_loss multi_margin_loss", _L.loss_of_rows, None),
+    ("cosine_embedding_loss triplet_margin_loss", _L.loss_of_rows, None),
     (_REDUCTIONS, _L.reduced, None),
     (_RESHAPES, _L.reshaped, None),
+    ("view_as reshape_as", _L.of_first(_L.reshaped), None),
     (_VIEWS, _L.viewed, None),
     ("unfold", _L.unfolded, None),
     ("cat concat concatenate", _L.joined, _E.cat),
@@ -166,7 +172,7 @@ _ROWS: list[tuple[str, Layout, Rule | None]] = [
     ("index_select", _indexing.indexed, _lookup_rules.index_select),
     ("gather", _indexing.gathered, None),
     ("take_along_dim masked_select take index_put index_put_ index_copy scatter", _indexing.indexed, None),
-    ("pad constant_pad_nd", _L.kept, None),
+    ("pad constant_pad_nd", _L.padded, None),
     ("index_add scatter_add", _indexing.added_at, None),
     ("fft_rfft fft_irfft fft_rfft2 fft_irfft2 fft_rfftn fft_irfftn fft_fft fft_ifft fft_fft2", _L.transformed, None),
     ("fft_ifft2 fft_fftn fft_ifftn", _L.transformed, None),
