@@ -540,3 +540,27 @@ def test_shuffled_batches_are_weighed_as_their_mean():
         loss = loader.weigh(losses)
         assert loss.item() == pytest.approx(losses.mean().item(), rel=1e-12)
         loss.backward()
+
+
+@pytest.mark.parametrize("passes", [2, 3])
+def test_a_batch_may_go_through_the_model_several_times_with_last_layer_scores(passes):
+    """A consistency loss: the score is the norm of a sample's gradient at all of its results."""
+    model, selection = mlp(dtype=torch.float64), Recorder(200, K)
+    loader = make(model, selection, scores="last-layer")
+    (x, y) = next(iter(loader))
+    results = [model(x * (1.0 + 0.1 * view)) for view in range(passes)]
+    losses = losses_of(lambda _: results[0], x, y) + sum((one - results[0]).square().sum(1) for one in results[1:])
+    wanted = torch.autograd.grad(losses.sum(), results, retain_graph=True)
+    loader.weigh(losses).backward()
+    loader.learn()
+    expected = torch.cat(wanted, dim=1).norm(dim=1)
+    assert_allclose(selection.told[0][1], expected, rtol=1e-12)
+
+
+def test_exact_scores_of_a_batch_that_goes_through_the_model_twice_are_refused():
+    model = mlp(dtype=torch.float64)
+    loader = make(model)
+    (x, y) = next(iter(loader))
+    loader.weigh(losses_of(model, x, y) + losses_of(model, x + 0.1, y)).backward()
+    with pytest.raises(RuntimeError, match='must go through the model once.*With scores="last-layer" it may'):
+        loader.learn()

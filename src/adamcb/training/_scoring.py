@@ -38,7 +38,7 @@ class Scoring(Protocol):
         ...
 
     def pause(self, paused: bool) -> None:
-        """Let forward passes by, or measure again."""
+        """Ignore forward passes, or measure them again."""
         ...
 
     def clear(self) -> None:
@@ -56,11 +56,11 @@ class GradientNorms:
     divides = True
 
     def __init__(self, model: nn.Module, mode: str) -> None:
-        self._engine = PerSampleNorms(unwrapped(model), mode=mode)
+        self._engine, self._mode = PerSampleNorms(unwrapped(model), mode=mode), mode
         self._last = 0
 
-    def begin(self, losses: Tensor) -> int:
-        """Return the number of the forward pass that these losses came from.
+    def begin(self, losses: Tensor) -> range:
+        """Return the numbers of the forward passes that these losses came from.
 
         Raises:
             RuntimeError: If the model's forward was not called since the last batch.
@@ -72,23 +72,29 @@ class GradientNorms:
                 "since the last batch. Call the model itself, not `model.forward`, with gradients enabled. With "
                 "torch.compile, give the loader what it returned."
             )
-        self._last = self._engine.passes
-        return self._last
+        first, self._last = self._last + 1, self._engine.passes
+        return range(first, self._last + 1)
 
-    def finish(self, begun: int, size: int) -> Tensor | None:
-        """Return the norms; None: the backward pass failed on its way through the model."""
-        if not self._engine.is_done(begun):
+    def finish(self, begun: range, size: int) -> Tensor | None:
+        """Return the norms; None: the backward pass failed on its way through the model.
+
+        If a batch went through the model several times, each sample has several results at the last layer. Its norm is
+        that of its gradient at all of them.
+        """
+        if not self._engine.is_done(begun[-1]):
             return None
-        norms = self._engine.take(until=begun)
-        if len(norms) != size:
-            raise RuntimeError(
-                f"Each batch must go through the model once, forward and backward, got {size} losses and gradients of "
-                f"{len(norms)} samples."
-            )
-        return norms
+        norms = self._engine.take(until=begun[-1])
+        if len(norms) == size:
+            return norms
+        if self._mode == "last-layer" and len(norms) == size * len(begun):
+            return torch.linalg.vector_norm(norms.view(len(begun), size), dim=0)
+        raise RuntimeError(
+            f"Each batch must go through the model once, forward and backward, got {size} losses and gradients of "
+            f'{len(norms)} samples. With scores="last-layer" it may go through it several times.'
+        )
 
     def pause(self, paused: bool) -> None:
-        """Let forward passes by, or measure again."""
+        """Ignore forward passes, or measure them again."""
         self._engine.is_paused = paused
 
     def clear(self) -> None:
