@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from adamcb.lab.output.looks import COLORS
+from adamcb.lab.output.looks import COLORS, DARK_COLORS
 from adamcb.lab.output.report import write_report
 from adamcb.lab.output.report._curves import curves
 from adamcb.lab.output.report._page import line_styles, script_json
@@ -303,8 +303,8 @@ def test_methods_are_explained_with_a_link(folder: Path) -> None:
 
 def test_page_has_the_colors_of_the_figures(folder: Path) -> None:
     page = write_report(folder).read_text()
-    for number, color in enumerate(COLORS):
-        assert f"--c{number}: light-dark({color}, " in page
+    for number, (light, dark) in enumerate(zip(COLORS, DARK_COLORS, strict=True)):
+        assert f"--c{number}: light-dark({light}, {dark});" in page
 
 
 def test_labels_of_the_configuration_are_shown_unless_two_are_alike(folder: Path) -> None:

@@ -20,7 +20,7 @@ from adamcb.lab.commands.inspect import find_samples, inspect_run
 from adamcb.lab.errors import LabError
 from adamcb.lab.output import figures, looks
 from adamcb.lab.output.figures import draw_comparison, draw_panel
-from adamcb.lab.output.looks import COLORS, DASHES, LOOKS, look_of
+from adamcb.lab.output.looks import COLORS, DARK_COLORS, DASHES, LOOKS, look_of
 from adamcb.lab.output.tables import markdown_table, print_verdict, terminal_table
 from adamcb.lab.results import write_arrays, write_json
 from adamcb.lab.results.columns import measures_of
@@ -240,16 +240,49 @@ def test_a_run_that_diverged_is_in_no_curve_of_a_figure():
     assert not all_diverged(summarize(marked, CONFIG))
 
 
+# By its color in figures and on a light page, in order: what a line has on a dark page.
+ON_DARK = {
+    "#000000": "#F2F2F2",
+    "#E69F00": "#E69F00",
+    "#56B4E9": "#56B4E9",
+    "#009E73": "#00B383",
+    "#999999": "#9C9C9C",
+    "#0072B2": "#3A9BE0",
+    "#D55E00": "#F0732A",
+    "#CC79A7": "#CC79A7",
+}
+# Strokes and gaps on the page, in pixels.
+STROKES = ("none", "8 4", "2.5 3", "9 3 2 3", "14 4", "5 2.5", "9 3 2 3 2 3", "11 3 2 3 2 3 2 3")
+
+
 def test_the_page_has_the_colors_of_the_figures():
     """And their dashes; the colors themselves come from the same list."""
     sheet = (Path(looks.__file__).parent / "report" / "page" / "style.css").read_text()
     for number in range(len(COLORS)):
         assert f".c{number} {{ stroke: var(--c{number}); }} .area.c{number}, .dot.c{number}" in sheet
         assert f".dot.c{number} {{ fill: var(--c{number}); }}" in sheet
-    for number, dashes in enumerate(DASHES):
-        strokes = re.search(rf"\.line\.d{number} {{ stroke-dasharray: ([0-9. ]+|none); }}", sheet)
-        assert strokes is not None
-        assert len(strokes[1].split()) == (1 if dashes == "-" else len(dashes[1]))
+    assert re.findall(r"\.line\.d(\d) { stroke-dasharray: ([0-9. ]+|none); }", sheet) == [
+        (str(number), strokes) for number, strokes in enumerate(STROKES)
+    ]
+    for dashes, strokes in zip(DASHES, STROKES, strict=True):
+        if dashes == "-":
+            assert strokes == "none"
+            continue
+        # The page counts pixels, and its lines are two and a bit of them wide.
+        widths = [float(pixels) / length for pixels, length in zip(strokes.split(), dashes[1], strict=True)]
+        assert all(2.0 <= width <= 2.5 for width in widths)
+
+
+def test_every_number_of_a_color_stands_for_the_color_that_readers_know():
+    """A method has the same color in all figures, on a light page and on a dark one."""
+    assert dict(zip(COLORS, DARK_COLORS, strict=True)) == ON_DARK
+    assert list(COLORS) == list(ON_DARK)
+    for light, dark in ON_DARK.items():
+        assert lightness(dark) >= lightness(light) - 0.01, "it must be seen on a dark ground"
+        if light not in ("#000000", "#999999"):  # which have no hue
+            assert abs(hue(light) - hue(dark)) < 0.05
+    known = {"adam": "#000000", "adamcb": "#009E73", "adamcb-paper": "#0072B2", "adambs": "#D55E00"}
+    assert {name: LOOKS[name].color for name in known} == known
 
 
 def test_methods_can_be_told_apart_without_color():
@@ -263,9 +296,16 @@ def test_methods_can_be_told_apart_without_color():
         assert abs(lightness(one) - lightness(other)) > 0.2, "solid lines must differ in gray"
 
 
+def parts(color: str) -> list[float]:
+    return [int(color[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+
+
 def lightness(color: str) -> float:
-    red, green, blue = (int(color[at : at + 2], 16) / 255 for at in (1, 3, 5))
-    return colorsys.rgb_to_yiq(red, green, blue)[0]
+    return colorsys.rgb_to_yiq(*parts(color))[0]
+
+
+def hue(color: str) -> float:
+    return colorsys.rgb_to_hsv(*parts(color))[0]
 
 
 def test_a_file_is_written_whole_or_not_at_all(tmp_path):
