@@ -1,4 +1,4 @@
-"""The private names of torch that optimizers use, each with what happens where torch lacks it.
+"""The private names of torch that optimizers and training use, each with what happens where torch lacks it.
 
 All hold for torch 2.8 to 2.15. A later torch that drops one costs speed or an option, never a wrong step.
 `torch._foreach_*` and `torch._fused_adamw_`, which torch.optim is written with, are called where they are needed. The
@@ -37,6 +37,15 @@ def can_fuse(params: list[Tensor]) -> bool:
 def prefers_lists(params: list[Tensor], *, differentiable: bool) -> bool:
     """Tell whether torch would step all parameters together; False where torch does not tell."""
     return _default is not None and _default(params, differentiable, use_fused=False)[1]
+
+
+def call_after_backward(callback: Callable[[], None]) -> None:
+    """Call back at the end of the backward pass that is under way, unless it fails.
+
+    FSDP relies on this name too. A torch without it raises here, in the first backward pass.
+    """
+    engine: Any = torch.autograd.Variable._execution_engine  # type: ignore[attr-defined]
+    engine.queue_callback(callback)
 
 
 def without_dynamo(function: Callable[..., Any]) -> Any:

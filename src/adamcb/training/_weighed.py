@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import Tensor
-from torch.autograd import Variable
 from torch.nn.utils import get_total_norm
 
+from adamcb._torch_compat import call_after_backward
 from adamcb.selection import Draw
 
 
@@ -44,8 +44,7 @@ class Weighed:
     def note_gradient(self, gradient: Tensor) -> None:
         """Take note of the gradient at the losses, at the beginning of the backward pass."""
         self.arrived = gradient.detach() if self.arrived is None else self.arrived + gradient.detach()
-        # Autograd calls this back at the end, unless the pass fails. FSDP relies on it too; it has no public name.
-        Variable._execution_engine.queue_callback(self._finish)  # pyright: ignore[reportAttributeAccessIssue]
+        call_after_backward(self._finish)
 
     def _finish(self) -> None:
         self.is_done = True
