@@ -134,6 +134,48 @@ def test_exchanged_samples_are_found_out_in_one_of_several_passes(monkeypatch):
             norms.take()
 
 
+class Several(Network):
+    """Returns what it makes of the batch at several points, one of them twice, and a mean that no loss uses."""
+
+    def forward(self, inputs: Tensor) -> Any:
+        hidden = torch.tanh(self.convolution(inputs)) + self.table((inputs[:, :, 0].abs() * 7).long() % 5)
+        again = self.twice(torch.tanh(self.twice(self.norm(hidden))))
+        first, second = again.chunk(2, -1)
+        result = self.head(torch.tanh(again))
+        return {"results": [result, result, first, second, hidden], "again": again, "mean": result.mean()}
+
+
+LOSSES = {
+    "last": lambda out: wave(out["results"][0], torch.arange(K)).sum(),
+    "one of the pieces": lambda out: wave(out["results"][3], torch.arange(K)).sum(),
+    "middle and last": lambda out: sum(wave(out["results"][i], torch.arange(K)).sum() for i in (0, 4)),
+    "all": lambda out: sum(wave(each, torch.arange(K)).sum() for each in (*out["results"], out["again"])),
+}
+
+
+@pytest.mark.parametrize("loss", LOSSES.values(), ids=LOSSES.keys())
+def test_exchanged_samples_are_found_out_in_several_results(loss, monkeypatch):
+    model, plain, inputs = *(randomize(Several().double()) for _ in range(2)), numbers(K, 3, 6)
+    loss(plain(inputs)).backward()
+    with PerSampleNorms(model, check="always") as norms:
+        loss(model(inputs)).backward()
+        norms.take()
+        for mine, theirs in zip(model.parameters(), plain.parameters(), strict=True):
+            assert mine.grad is theirs.grad is None or torch.equal(mine.grad, theirs.grad)  # type: ignore[arg-type]
+        monkeypatch.setitem(OPERATIONS, "embedding", exchanging("embedding"))
+        loss(model(inputs)).backward()
+        with pytest.raises(RuntimeError, match="`table.weight`.*belong to other samples"):
+            norms.take()
+
+
+def test_mean_beside_the_results_accuses_nobody():
+    model, inputs = randomize(Several().double()), numbers(K, 3, 6)
+    with PerSampleNorms(model, check="always") as norms:
+        out = model(inputs)
+        (LOSSES["all"](out) + out["mean"]).backward()
+        norms.take()
+
+
 def test_weighing_leaves_gradients_and_random_numbers_alone():
     model, plain, inputs = *(randomize(Network().double()) for _ in range(2)), numbers(K, 3, 6)
     with PerSampleNorms(model) as norms:

@@ -8,7 +8,8 @@ matter what `param.grad` held before, nor what happens to it later.
 Two samples that are exchanged as a whole leave that sum as it is. So in the first checks the gradient of the model's
 result goes backward twice more, with a random weight wⱼ for each sample, and with 1 − wⱼ. Σⱼ wⱼ⟨partⱼ, r⟩ must be what
 the first of the two brings. This is judged where both together bring what the losses' own pass did: where all
-gradients come through the result, and no hook on the way does more than scale them.
+gradients come through the result, and no hook on the way does more than scale them. Of several results each has its
+own turn when its gradient arrives. Where one was made of another, what came from there is taken off first.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import functools
 import math
 import weakref
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -74,6 +75,14 @@ class Schedule:
         self._last, self._failed = self._passes, failed
 
 
+class _Result(NamedTuple):
+    """A tensor that the model returned: in which pass, its place in the graph, and where its samples are, if known."""
+
+    number: int
+    edge: torch.autograd.graph.GradientEdge
+    batch: Batch | None
+
+
 class Guard:
     """One check: of all passes between two calls of `take`.
 
@@ -85,8 +94,9 @@ class Guard:
     def __init__(self, *, coarse: bool = False, weighs: bool = False) -> None:
         self._coarse, self._weighs = coarse, weighs
         self._watched: dict[int, _Watched] = {}
-        self._results: dict[int, tuple[Any, Batch]] = {}
-        self._passes = self._weighed = 0
+        self._results: dict[Hashable, _Result] = {}
+        self._came: dict[Hashable, Tensor] = {}
+        self._passes, self._weighed, self._weighing = 0, set(), False
 
     def watch(self, leaves: Sequence[Parameter], operation: str | None = None) -> None:
         """Wait for the gradients of these parameters, which an operation uses."""
@@ -109,48 +119,60 @@ class Guard:
         self._weighs = False
 
     def expect(self, results: Sequence[tuple[Tensor, Any]], quiet: Callable[[], Any]) -> None:
-        """Weigh a forward pass when its gradient arrives; not if the model returns more than one tensor, or a mean.
+        """Weigh the results of a forward pass when their gradients arrive.
 
         Args:
             results: What the model returned that wants a gradient, and where the samples are in it.
             quiet: Makes a context in which nothing that arrives is measured.
         """
         self._passes += 1
-        if not self._weighs or len(results) != 1 or not isinstance(results[0][1], Batch):
+        if not self._weighs or any(result.grad_fn is None for result, _ in results):
             return self.give_up_weighing()
-        result, batch = results[0]
-        node: Any = result.grad_fn
-        if node is None:
-            return self.give_up_weighing()
-        self._results[self._passes] = torch.autograd.graph.GradientEdge(node, result.output_nr), batch
-        node.register_prehook(functools.partial(_weigh, weakref.ref(self), self._passes, quiet))
+        once: dict[Any, Any] = {(result.grad_fn, result.output_nr): mark for result, mark in results}
+        for place, ((node, output), mark) in enumerate(once.items()):
+            edge = torch.autograd.graph.GradientEdge(node, output)
+            key = self._passes, place
+            self._results[key] = _Result(self._passes, edge, mark if isinstance(mark, Batch) else None)
+            node.register_prehook(functools.partial(_weigh, weakref.ref(self), key, quiet))
 
-    def weigh(self, number: int, quiet: Callable[[], Any], grads: tuple[Tensor | None, ...]) -> None:
+    def weigh(self, key: Hashable, quiet: Callable[[], Any], grads: tuple[Tensor | None, ...]) -> None:
         """Let the gradient of a result go backward twice more. The node at which it arrived runs again in there."""
-        if number not in self._results:
+        if self._weighing or key not in self._results:
             return
-        edge, batch = self._results.pop(number)
-        grad = grads[edge.output_nr]
+        result, came = self._results.pop(key), self._came.pop(key, None)
+        grad = grads[result.edge.output_nr]
         if grad is None or torch.is_grad_enabled() or not self._weighs:
             return
-        owner = batch.owner(grad.shape[batch.dim]).to(grad.device)
-        if (owner < 0).any():
+        own = grad if came is None else grad - came
+        if came is not None and _negligible(own, grad):
             return
-        shape = [1] * grad.dim()
-        shape[batch.dim] = -1
-        weights = _weights(batch.size).to(grad)[owner].view(shape)
-        leaves: Any = [watched.leaf for watched in self._watched.values()]
-        with quiet(), unheard():
-            try:
-                weighed, others = (
-                    torch.autograd.grad(edge, leaves, share * grad, retain_graph=True, allow_unused=True)
-                    for share in (weights, 1 - weights)
-                )
-            except RuntimeError:  # on the way is something that runs once only
-                return self.give_up_weighing()
-        self._weighed += 1
-        for watched, *gradients in zip(self._watched.values(), weighed, others, strict=True):
+        weights = None if result.batch is None else _spread_weights(own, result.batch)
+        if weights is None:  # samples that cannot be told apart, or were averaged already
+            return self.give_up_weighing()
+        self._weighing = True
+        try:
+            with quiet(), unheard():
+                self._go_backward(result, weights * own, (1 - weights) * own)
+        except RuntimeError:  # on the way is something that runs once only
+            self.give_up_weighing()
+        finally:
+            self._weighing = False
+
+    def _go_backward(self, result: _Result, *shares: Tensor) -> None:
+        """Note what two shares of a gradient bring to parameters, and to those results that it was made of."""
+        behind = {key: other.edge for key, other in self._results.items() if other.number == result.number}
+        targets: Any = [*(watched.leaf for watched in self._watched.values()), *behind.values()]
+        weighed, others = (
+            torch.autograd.grad(result.edge, targets, share, retain_graph=True, allow_unused=True) for share in shares
+        )
+        self._weighed.add(result.number)
+        count = len(self._watched)
+        for watched, *gradients in zip(self._watched.values(), weighed[:count], others[:count], strict=True):
             watched.arrive_again(*gradients)
+        for key, *gradients in zip(behind, weighed[count:], others[count:], strict=True):
+            for gradient in gradients:
+                if gradient is not None:
+                    self._came[key] = self._came[key] + gradient if key in self._came else gradient
 
     def verdict(self, names: Any) -> tuple[bool, str | None]:
         """Return whether there was something to compare, and what is wrong."""
@@ -159,7 +181,7 @@ class Guard:
         if not arrived or not math.isfinite(whole):  # no backward pass, or one that overflowed
             return False, None
         wrong = [watched for watched in arrived if not watched.agrees(whole, self._coarse)]
-        if not wrong and self._weighs and self._weighed == self._passes:
+        if not wrong and self._weighs and len(self._weighed) == self._passes:
             explained = all(watched.comes_from_results(whole, self._coarse) for watched in arrived)
             wrong = [each for each in arrived if explained and not each.keeps_samples(whole, self._coarse)]
         if not wrong:
@@ -171,6 +193,7 @@ class Guard:
     def close(self) -> None:
         """Take the hooks off the parameters, and let go of results."""
         self._results.clear()
+        self._came.clear()
         for watched in self._watched.values():
             watched.handle.remove()
 
@@ -259,10 +282,24 @@ def _weights(size: int) -> Tensor:
     return torch.rand(size, generator=torch.Generator().manual_seed(derived_seed(1, size)))
 
 
-def _weigh(guard: weakref.ref, number: int, quiet: Callable[[], Any], grads: tuple[Tensor | None, ...]) -> None:
+def _spread_weights(grad: Tensor, batch: Batch) -> Tensor | None:
+    """Return the weights of the samples so that they can be multiplied with a gradient, None if some have no sample."""
+    owner = batch.owner(grad.shape[batch.dim]).to(grad.device)
+    shape = [1] * grad.dim()
+    shape[batch.dim] = -1
+    return None if (owner < 0).any() else _weights(batch.size).to(grad)[owner].view(shape)
+
+
+def _negligible(own: Tensor, whole: Tensor) -> bool:
+    """Tell whether a result's own gradient is but the rounding of what came from results that were made of it."""
+    tolerance = _TOLERANCES.get(whole.dtype, 10 * _COARSE) / 10
+    return float(torch.linalg.vector_norm(own)) <= tolerance * float(torch.linalg.vector_norm(whole))
+
+
+def _weigh(guard: weakref.ref, key: Hashable, quiet: Callable[[], Any], grads: tuple[Tensor | None, ...]) -> None:
     mine = guard()
     if mine is not None:
-        mine.weigh(number, quiet, grads)
+        mine.weigh(key, quiet, grads)
 
 
 def _arrive(watched: weakref.ref, grad: Tensor | None) -> None:
