@@ -78,7 +78,7 @@ def test_setting_some_weights_is_assigning_all_of_them():
         assert draw.indices.tolist() == other.draw().indices.tolist()
         indices, weights = np.append(draw.indices, draw.indices[0]), rng.gamma(0.5, size=9) * (rng.random(9) < 0.8)
         one.set_weights(indices, weights)
-        whole = other.weights
+        whole = other.weights.copy()
         whole[indices[:8]], whole[indices[8]] = weights[:8], weights[8]
         other.weights = whole
         assert one.weights.tolist() == other.weights.tolist()
@@ -165,3 +165,15 @@ def test_more_than_two_to_the_24_samples_are_drawn_exactly():
     draw = selection.draw()
     assert 2**24 in draw.indices
     assert draw.probs == approx([1 / 2**24, 1.0], rel=1e-12)
+
+
+def test_writing_to_single_weights_is_refused_as_it_would_change_nothing():
+    selection = WeightedSelection([1.0, 2.0, 3.0, 4.0], 2, generator=seeded())
+    with pytest.raises(ValueError, match="read-only"):
+        selection.weights[0] = 9.0
+    weights = selection.weights.copy()
+    weights[0] = 9.0
+    selection.weights = weights
+    assert selection.weights.tolist() == [9.0, 2.0, 3.0, 4.0]
+    selection.state_dict()["weights"][0] = 5.0  # a tensor that is the reader's own
+    assert selection.weights[0] == 9.0

@@ -64,7 +64,7 @@ def run(folder: Path, num_workers: int, progress: Connection | None) -> None:
         accuracies.append(accuracy(model))
         save()
     readings = {name: value for name, value in trainer.meter.as_dict().items() if not name.startswith("seconds")}
-    weights = torch.from_numpy(trainer.selection.weights)  # pyright: ignore[reportAttributeAccessIssue]
+    weights = torch.tensor(trainer.selection.weights)  # pyright: ignore[reportAttributeAccessIssue]
     result = {"model": model.state_dict(), "weights": weights, "readings": readings}
     torch.save({**result, "losses": losses, "accuracies": accuracies}, folder / "result.pt")
 

@@ -184,5 +184,6 @@ def move_on(window: Window, selection: Selection) -> None:
     weights = getattr(selection, "weights", None)
     if selection.learns and isinstance(weights, np.ndarray) and len(weights) == window.size:
         stay = np.delete(weights, new)
+        weights = weights.copy()
         weights[new] = stay.mean() if len(stay) else 1.0
         selection.weights = weights  # pyright: ignore[reportAttributeAccessIssue]

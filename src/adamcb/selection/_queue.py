@@ -118,7 +118,9 @@ class QueueBandit(Selection):
 
         A sample keeps its rate until its unit ends.
         """
-        return self._axis.weights.copy()
+        weights = self._axis.weights.copy()
+        weights.flags.writeable = False
+        return weights
 
     @weights.setter
     def weights(self, weights: Any) -> None:

@@ -60,8 +60,13 @@ class TreeSelection(Selection):
 
     @property
     def weights(self) -> np.ndarray:
-        """float64[n], the weight of every sample, up to a common factor. Reading copies; assigning replaces all."""
-        return self._by_sample(self._leaves[: self.num_samples])
+        """float64[n], the weight of every sample, up to a common factor. Assigning replaces all.
+
+        Reading gives a copy that cannot be written to: writing to it would change no weight.
+        """
+        copy = self._copied_weights()
+        copy.setflags(write=False)
+        return copy
 
     @weights.setter
     def weights(self, weights: Any) -> None:
@@ -86,6 +91,9 @@ class TreeSelection(Selection):
     def _set_weights(self, weights: np.ndarray) -> None:
         self._tree = build_tree(weights, self._order)
 
+    def _copied_weights(self) -> np.ndarray:
+        return self._by_sample(self._leaves[: self.num_samples])
+
     def _by_sample(self, values: np.ndarray) -> np.ndarray:
         """Bring values from the order of the tree into that of the samples."""
         if self._position_of is None:
@@ -104,7 +112,7 @@ class TreeSelection(Selection):
             raise ValueError(f"`feedback` must {rule}, got an array of shape {values.shape}.")
 
     def _vectors(self) -> dict[str, Any]:
-        return {"weights": torch.from_numpy(self.weights)}
+        return {"weights": torch.from_numpy(self._copied_weights())}
 
     def _learned(self) -> dict[str, Any]:
         return {"uniforms": torch.from_numpy(self._uniforms.rest.copy())}
@@ -178,7 +186,7 @@ class DistinctSelection(TreeSelection):
         if isinstance(self._order, Shuffle):
             self._start_epoch_in_place(new_seed(self.generator))
         else:
-            self._start_epoch(new_seed(self.generator), self.weights)
+            self._start_epoch(new_seed(self.generator), self._copied_weights())
 
     def _in_order(self, positions: np.ndarray | slice) -> np.ndarray:
         """Return the samples at these positions of the epoch's order."""

@@ -46,7 +46,7 @@ TASKS = (*IMAGE_TASKS, *OTHER_TASKS)
 _LONG = ("mnist-cnn", "fashion-mnist-cnn", "cifar10-mlp", "shakespeare", "fashion-mnist-cnn-augmented")
 _KEY = ("task", "method", "seed", "fraction", "epochs", "lr")
 COLUMNS: tuple[str, ...] = (
-    *_KEY, "steps", "samples", "seconds", "cpu_seconds", "diverged", "train_loss", "test_loss", "train_accuracy",
+    *_KEY, "steps", "samples", "seconds", "wall_seconds", "diverged", "train_loss", "test_loss", "train_accuracy",
     "test_accuracy", "test_average_precision", "test_roc_auc", "test_log_loss", "test_perplexity",
 )  # fmt: skip
 DEFAULT_ROWS = Path("docs") / "evidence" / "budget.csv"
@@ -174,7 +174,7 @@ def _do(orders: Sequence[Order], options: argparse.Namespace, table: RowFile, co
             table.append(row)
             loss = row["diverged"] or f"training loss {row['train_loss']:.4g}"
             console.print(f"[{count}/{len(orders)}] {words}: {loss}, {row['samples']} samples, "
-                          f"{row['cpu_seconds']:.1f} s", markup=False, highlight=False, soft_wrap=True)  # fmt: skip
+                          f"{row['seconds']:.1f} s", markup=False, highlight=False, soft_wrap=True)  # fmt: skip
 
 
 @contextlib.contextmanager

@@ -31,7 +31,7 @@ def _ratio(name: str) -> Callable[[Row, Row], float]:
 # What each is of a run and of Adam's run with the whole budget.
 COLUMNS = {
     "samples": Column("samples", _ratio("samples")),
-    "seconds": Column("seconds", _ratio("cpu_seconds")),
+    "seconds": Column("seconds", _ratio("seconds")),
     "train_loss": Column("training loss", _ratio("train_loss")),
     "test_loss": Column("test loss", _ratio("test_loss")),
 }

@@ -111,7 +111,7 @@ def run_budget(name: str, task: Task, *, epochs: int, fraction: float, seed: int
         except FloatingPointError as error:
             row["diverged"] = str(error)
     row |= {"steps": watch.num_draws, "samples": watch.samples_drawn}
-    row |= {"seconds": clock.wall_seconds, "cpu_seconds": clock.seconds}
+    row |= {"seconds": clock.seconds, "wall_seconds": clock.wall_seconds}
     return row
 
 
