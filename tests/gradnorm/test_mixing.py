@@ -207,6 +207,11 @@ def test_unknown_operation_is_asked_again_for_another_index():
             norms.take()
 
 
+def test_unknown_operation_is_asked_again_for_samples_in_another_argument():
+    both = lambda h: torch.outer(h[:, 0], torch.ones(K).double()) + torch.outer(numbers(K), h[:, 1]).t()  # noqa: E731
+    compare(randomize(Model(both).double()), numbers(K, D))
+
+
 KEPT = {
     "topk": lambda h: h.topk(2)[0],
     "topk of another dimension": lambda h: h.topk(2, 1)[0],

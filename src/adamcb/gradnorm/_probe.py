@@ -47,13 +47,13 @@ class Probe:
 
 
 def _settings(call: Call) -> str:
-    return repr(substitute((call.args, call.kwargs), _setting))
+    return repr(substitute((call.args, call.kwargs), lambda tensor: _setting(tensor, call.batch(tensor))))
 
 
-def _setting(tensor: Tensor) -> Any:
-    """Return what an answer may depend on: of an index or a mask, every entry."""
+def _setting(tensor: Tensor, batch: Batch | None) -> Any:
+    """Return what an answer may depend on: which arguments hold samples; of an index or a mask, every entry."""
     if tensor.is_floating_point() or tensor.is_complex():
-        return tensor.dim()
+        return tensor.dim(), batch is not None
     entries = tensor.detach().cpu().contiguous().view(-1).view(torch.uint8)
     return (*tensor.shape, hashlib.blake2b(entries.numpy().tobytes()).hexdigest())
 
