@@ -389,3 +389,12 @@ def test_registered_rule_is_used_and_checked():
 def test_what_is_no_rule_is_refused(operation, rule, words):
     with pytest.raises(TypeError, match=words):
         register_rule(operation, rule)
+
+
+def test_a_penalty_that_is_added_to_the_loss_is_refused_with_advice():
+    net = nn.Sequential(nn.Linear(3, 3), nn.Tanh(), nn.Linear(3, 1)).double()
+    with PerSampleNorms(net) as norms:
+        losses = net(numbers(K, 3)).square().sum(1)
+        (losses.sum() + sum(parameter.square().sum() for parameter in net.parameters())).backward()
+        with pytest.raises(RuntimeError, match="do not sum to its gradient .*belongs in the optimizer"):
+            norms.take()

@@ -549,7 +549,9 @@ def test_a_batch_may_go_through_the_model_several_times_with_last_layer_scores(p
     loader = make(model, selection, scores="last-layer")
     (x, y) = next(iter(loader))
     results = [model(x * (1.0 + 0.1 * view)) for view in range(passes)]
-    losses = losses_of(lambda _: results[0], x, y) + sum((one - results[0]).square().sum(1) for one in results[1:])
+    losses = torch.nn.functional.cross_entropy(results[0], y, reduction="none") + sum(
+        (one - results[0]).square().sum(1) for one in results[1:]
+    )
     wanted = torch.autograd.grad(losses.sum(), results, retain_graph=True)
     loader.weigh(losses).backward()
     loader.learn()

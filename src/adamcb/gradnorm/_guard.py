@@ -268,9 +268,10 @@ class _Watched:
             reason = f"although it was seen in {used}" if used else "because no operation was seen to use it"
             return f"got a gradient but was not measured, {reason}"
         seen = f"(used in {used or 'no operation that was seen'})"
-        return f"{seen}: its parts " + (
-            "belong to other samples than they are taken for" if self._exchanged else "do not sum to its gradient"
-        )
+        if self._exchanged:
+            return f"{seen}: its parts belong to other samples than they are taken for"
+        outside = "a penalty on weights that is added to the loss belongs in the optimizer, as `weight_decay`"
+        return f"{seen}: its parts do not sum to its gradient ({outside})"
 
 
 def _plain(grad: Tensor) -> Tensor:

@@ -97,7 +97,7 @@ def _is_plain(modules: Sequence[nn.Module | None]) -> bool:
     others = {type(module) for module in modules} - _WITH_PARAMETERS - _ON_IMAGES - {nn.Flatten}
     parts = [id(part) for module in layers for part in (module, *module.parameters())]  # type: ignore[union-attr]
     whole = all((module.start_dim, module.end_dim) == (1, -1) for module in flattens)
-    apart = all(module.dim in (1, -1, None) for module in modules if type(module) in (nn.Softmax, nn.LogSoftmax))
+    apart = all(module.dim in (1, -1, None) for module in modules if isinstance(module, (nn.Softmax, nn.LogSoftmax)))
     known = others <= _ONE_INPUT and whole and apart
     return bool(layers) and known and len(set(parts)) == len(parts) and _in_order(modules)
 
