@@ -73,7 +73,7 @@ def main():
     parser.add_argument("--batch-size", type=int, default=64)
     parser.add_argument("--test-batch-size", type=int, default=1000)
     parser.add_argument("--epochs", type=int, default=14)
-    parser.add_argument("--lr", type=float, default=0.001)
+    parser.add_argument("--lr", type=float, default=1.0)
     parser.add_argument("--gamma", type=float, default=0.7, help="learning rate step")
     parser.add_argument("--dry-run", action="store_true", help="one batch an epoch")
     parser.add_argument("--seed", type=int, default=1)
@@ -90,7 +90,7 @@ def main():
 
     model = Net(images.image_shape[1]).to(device)
     loader = adamcb.AdaptiveLoader(model, images.train, batch_size=args.batch_size)  # adamcb
-    optimizer = torch.optim.Adam(model.parameters(), lr=args.lr)
+    optimizer = torch.optim.Adadelta(model.parameters(), lr=args.lr)
 
     scheduler = StepLR(optimizer, step_size=1, gamma=args.gamma)
     for epoch in range(1, args.epochs + 1):

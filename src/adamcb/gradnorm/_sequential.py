@@ -49,7 +49,7 @@ class Chain:
         self._parameters: list[int] = []
         self._plain = False
         self._width = 0
-        self._room = Room()
+        self._buffers = Buffers()
         self._heavy: set[torch.Size] = set()
 
     def enter(
@@ -75,7 +75,7 @@ class Chain:
             return None
         small = inputs.size(0) * self._width < _SMALL
         heavy = functools.partial(self._heavy.add, inputs.shape)
-        return ChainPass(index, finish, check, self._room, heavy, small=small)
+        return ChainPass(index, finish, check, self._buffers, heavy, small=small)
 
     def _look_at(self, modules: tuple) -> None:
         """Keep hold of what may change from one pass to the next, so that a look at it costs next to nothing."""
@@ -129,16 +129,16 @@ class ChainPass:
         index: Its place among the forward passes.
         finish: Called with this record when the first gradient arrives.
         check: Holds the guard that compares parts with gradients.
-        room: Buffers for the norms.
+        buffers: Where the norms are computed.
         heavy: Called if the next pass like this one should be traced.
         small: Whether the layers wait for one another.
     """
 
     def __init__(
-        self, index: int, finish: Finish, check: Check, room: Room, heavy: Callable[[], None], *, small: bool
+        self, index: int, finish: Finish, check: Check, buffers: Buffers, heavy: Callable[[], None], *, small: bool
     ) -> None:
         self.index = index
-        self._room, self._small, self._check, self._heavy = room, small, check, heavy
+        self._buffers, self._small, self._check, self._heavy = buffers, small, check, heavy
         self._products = 0
         self._leaves: list[tuple[Any, Any]] = []
         self.error: str | None = None
@@ -235,7 +235,7 @@ class ChainPass:
         pairs = list(zip(layers, gradients, strict=False))
         dense = [pair for pair in pairs if len(pair[0]) == 2]
         if dense:
-            yield self._room.norms([layer for layer, _ in dense], [grads for _, grads in dense])
+            yield self._buffers.norms([layer for layer, _ in dense], [grads for _, grads in dense])
         for (shape, window, inputs, bias), (grad,) in (pair for pair in pairs if len(pair[0]) == 4):
             squares = [Dense(grad.sum((2, 3))).square_norms()] if bias else []
             if inputs is not None:
@@ -269,7 +269,7 @@ def _patches(shape: tuple[int, ...], window: Window, inputs: Tensor, grad: Tenso
     return Patches(inputs.unsqueeze(1), grad.unsqueeze(1), shape, window)
 
 
-class Room:
+class Buffers:
     """Buffers for the norms of the layers of a chain, used again in every pass: the fewest operations that will do."""
 
     __slots__ = ("_device", "_dtype", "_inner", "_inners", "_kinds", "_outer", "_outers", "_size", "_wide")
@@ -283,7 +283,7 @@ class Room:
         kinds = [bias if inputs is None else 2 + bias for inputs, bias in layers]
         same = grad.size(0) == self._size and grad.dtype is self._dtype and kinds == self._kinds
         if not same or grad.device != self._device:
-            self._furnish(grad, kinds)
+            self._allocate(grad, kinds)
         wide = self._wide
         for (inputs, _), (grad,), inner, outer in zip(layers, gradients, self._inner, self._outer, strict=False):
             vector_norm(grad, dim=1, dtype=wide, out=outer)
@@ -291,10 +291,10 @@ class Room:
                 vector_norm(inputs, dim=1, dtype=wide, out=inner)
         return vector_norm(self._inners * self._outers, dim=(1, 2))
 
-    def _furnish(self, grad: Tensor, kinds: list[int]) -> None:
+    def _allocate(self, grad: Tensor, kinds: list[int]) -> None:
         self._size, self._dtype, self._device, self._kinds = grad.size(0), grad.dtype, grad.device, kinds
         self._wide = grad.dtype if grad.dtype == torch.float64 else torch.float32
-        room = torch.zeros(self._size, 3, len(kinds), dtype=self._wide, device=self._device)
-        room[:, 1] = torch.tensor([kind % 2 for kind in kinds])
-        self._inners, self._outers = room[:, :2], room[:, 2:]
-        self._inner, self._outer = room[:, 0].unbind(1), room[:, 2].unbind(1)
+        space = torch.zeros(self._size, 3, len(kinds), dtype=self._wide, device=self._device)
+        space[:, 1] = torch.tensor([kind % 2 for kind in kinds])
+        self._inners, self._outers = space[:, :2], space[:, 2:]
+        self._inner, self._outer = space[:, 0].unbind(1), space[:, 2].unbind(1)
