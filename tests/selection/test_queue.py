@@ -178,7 +178,7 @@ def fixed_rates(n: int, k: int, seed: int = 0) -> tuple[QueueBandit, np.ndarray]
 
 
 @pytest.mark.parametrize(("n", "k"), [(30, 4), (200, 16), (50, 1)])
-def test_a_sample_is_visited_as_often_as_its_rate_says_give_or_take_one(n, k):
+def test_a_sample_is_visited_as_often_as_its_rate_says_give_or_take_two(n, k):
     bandit, rates = fixed_rates(n, k)
     start, counts = bandit._axis.sums[0], np.zeros(n)
     for _ in range(300):
@@ -186,6 +186,28 @@ def test_a_sample_is_visited_as_often_as_its_rate_says_give_or_take_one(n, k):
         counts[draw.indices] += 1
         length = bandit._axis.sums[0] - start
         assert np.abs(counts - rates * length).max() <= 2.0 + 1e-9  # both ends cut through a unit
+
+
+@pytest.mark.parametrize("seed", [752, 867])
+def test_a_sample_that_waits_beyond_its_unit_is_behind_by_no_more_than_that(seed):
+    """Batches of 2, and one sample in every second of them: it is due again before the batch is full."""
+    n, rng = int(np.random.default_rng(seed).integers(6, 40)), np.random.default_rng(seed)
+    bandit, weights = bandit_of(n, 2, seed=seed, exploration=0.05), rng.gamma(0.3, size=n) + 1e-3
+    weights[0] = weights.sum()
+    bandit.weights = weights
+    while (bandit._axis.rates == 1.0).any():
+        bandit.draw()
+    for _ in range(50):  # until the highest rate and the sum of all agree
+        bandit.draw()
+    axis, rates = bandit._axis, bandit._axis.rates.copy()
+    visits, surplus, waited = np.zeros(n), [-rates * axis.sums[0]], [0.0]
+    for _ in range(350):
+        visits[bandit.draw().indices] += 1
+        surplus.append(visits - rates * axis.sums[0])
+        waited.append(np.maximum((axis.sums[0] - axis.begins) * rates - 1.0, 0.0).max())
+    assert (axis.rates == rates).all()
+    apart = np.ptp(surplus, axis=0).max()
+    assert 2.0 < apart <= 2.0 + max(waited) + 1e-9
 
 
 def test_loss_weights_sum_to_one_up_to_the_units_cut_at_both_ends():
