@@ -453,7 +453,7 @@ CASES: dict[str, Case] = {
     ),
     "theory.LogisticProblem.minimize": Case(
         theory.LogisticProblem.minimize,
-        {"sample_weights": optional(nothing_else), "start": optional(nothing_else), "tolerance": unknown},
+        {"sample_weights": optional(nothing_else), "start": optional(nothing_else), "tolerance": real(1e-13)},
         subject=logistic,
         state=repr,
     ),

@@ -46,9 +46,12 @@ def test_the_minimizer_is_found_to_a_gradient_norm_of_1e_8(weighted, generator):
     assert found.value == pytest.approx(weighted_loss(problem, found.params, used), rel=1e-12)
 
 
-def test_a_tolerance_out_of_reach_is_an_error():
-    with pytest.raises(RuntimeError, match=r"gradient norm of .*, above the tolerance 1\.0e-30"):
-        clouds().minimize(tolerance=1e-30)
+def test_a_tolerance_out_of_reach_is_an_error(generator):
+    """With features of a million, rounding alone leaves more than 1e-12 in the gradient."""
+    features = 1e6 * torch.randn(50, 2, generator=generator, dtype=torch.float64)
+    problem = LogisticProblem(features, torch.arange(50) % 2)
+    with pytest.raises(RuntimeError, match=r"gradient norm of .*, above the tolerance 1\.0e-13"):
+        problem.minimize(tolerance=1e-13)
 
 
 def test_the_norm_bound_holds_wherever_parameters_are(generator):
@@ -69,6 +72,10 @@ BAD = {
     "penalty": (lambda: LogisticProblem(torch.ones(2, 2), torch.zeros(2), penalty=0.0), "`penalty` must be a finite"),
     "no weight": (lambda: clouds().minimize(torch.zeros(30)), "`sample_weights` must not all be 0"),
     "negative": (lambda: clouds().minimize(-torch.ones(30)), "`sample_weights` must hold finite numbers"),
+    "tolerance": (
+        lambda: clouds().minimize(tolerance=9e-14),
+        r"`tolerance` must be a finite number in \[1e-13, inf\), got tolerance=9e-14",
+    ),
     "subset": (lambda: clouds().subset(31), "`num_samples` must be at most 30"),
 }
 
