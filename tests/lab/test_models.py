@@ -1,5 +1,6 @@
 """Parameter counts are worked out from the paper's tables, layer by layer, not copied from the code."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -305,3 +306,17 @@ def test_references_of_another_form_are_refused(reference):
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(FileNotFoundError, match="`model` must name an existing file, got .*absent.py:build"):
         load_object(f"{tmp_path / 'absent.py'}:build", "model")
+
+
+def test_a_users_file_may_define_dataclasses_and_may_be_one_of_two_of_the_same_name(tmp_path):
+    """Dataclasses look for their module where Python keeps all modules."""
+    code = "from __future__ import annotations\nimport dataclasses\n"
+    code += "@dataclasses.dataclass\nclass Width:\n    value: int = {}\n"
+    widths = []
+    for folder, value in (("one", 1), ("two", 2)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "widths.py").write_text(code.format(value))
+        widths.append(load_object(f"{tmp_path / folder / 'widths.py'}:Width", "model"))
+    assert [width().value for width in widths] == [1, 2]
+    assert [dataclasses.replace(width()).value for width in widths] == [1, 2]
+    assert widths[0].__module__ != widths[1].__module__

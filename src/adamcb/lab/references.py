@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,19 @@ from adamcb._checks import nearest
 def load_object(reference: str, option: str) -> Any:
     """Run the Python file of `reference`, "FILE.py:NAME", and return its NAME; errors name the `option` it is for.
 
-    The file runs as a module of its own that is not entered in `sys.modules`, so two files of the same name do not
-    get in each other's way. Errors that the file raises are not wrapped.
+    The file runs as a module that is named by its whole path, so two files of the same name do not get in each
+    other's way. It is entered in `sys.modules`, where dataclasses look up their annotations. Errors that the file
+    raises are not wrapped.
 
     Raises:
         ValueError: `reference` is not of that form, or the file has no such name.
         FileNotFoundError: there is no such file.
     """
     path, name = split_reference(reference, option)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    spec = importlib.util.spec_from_file_location(str(path.resolve()), path)
     if spec is None or spec.loader is None:
         raise ValueError(f"`{option}` must name a Python file, got {option}={reference!r}.")
-    module = importlib.util.module_from_spec(spec)
+    module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     if not hasattr(module, name):
         near = nearest(name, [each for each in vars(module) if not each.startswith("_")])
