@@ -3,10 +3,12 @@
 import math
 from typing import Any
 
+import numpy as np
 import pytest
 from pytest import approx
 
 from adamcb.theory import bandit_regret, constants, exploration, regret_bound, regret_order
+from tests.theory.problems import paper_bandit
 
 SETTING: dict[str, Any] = dict(
     num_samples=1000, batch_size=20, steps=500, dimension=30, max_norm=3.0, diameter=2.0, lr=0.05
@@ -20,6 +22,33 @@ def test_exploration_is_lemma_2s_and_is_1_for_short_horizons():
     )
     assert exploration(1000, 20, 100) == 1.0
     assert exploration(1000, 1000, 100) == 0.0
+
+
+def test_lemma_2_sets_gamma_1_where_its_proof_divides_by_1_minus_gamma():
+    """For T ≤ n ln(n/K)/((e − 1)K): 1,677 steps of MNIST at K = 128. What is bounded there cannot be more than TK."""
+    n, k = 60_000, 128
+    last = math.floor(n * math.log(n / k) / ((math.e - 1) * k))
+    assert last == 1677
+    assert 1.0 - exploration(n, k, last) == 0.0
+    assert 1.0 - exploration(n, k, last + 1) > 0.0
+    assert bandit_regret("adamcb", n, k, last, 1.0) == last * k
+
+
+def test_gamma_0_which_the_algorithms_allow_has_no_bound_and_no_loss_and_learns_nothing():
+    """Condition (d) is γ in [0, 1). ρ₁ holds 1/γ; p_min is 0, so the printed loss is 0·∞; Δ log w = −(Kγ/n)ℓ̂ is 0."""
+    setting: Any = dict(max_norm=1.0, diameter=1.0, lr=0.1)
+    rho = [constants(100, 10, exploration=gamma, **setting).rho1 for gamma in (1e-3, 1e-9)]
+    assert rho[1] / rho[0] == approx(1e6)
+    with pytest.raises(ValueError, match="`exploration` must be"):
+        constants(100, 10, exploration=0.0, **setting)
+    p_min = np.float64(0.0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        assert np.isnan(p_min**2 / 1.0 * (-(0.5**2) / 0.1**2 + 1.0 / p_min**2))
+    bandit = paper_bandit(20, 4, 0.0, max_norm=1.0)
+    for _ in range(50):
+        draw = bandit.draw()
+        bandit.update(draw, np.linspace(0.0, 1.0, 20)[draw.indices])
+    assert bandit.weights == approx(np.ones(20))
 
 
 def test_the_constants_are_those_of_lemma_1():

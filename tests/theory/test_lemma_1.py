@@ -91,6 +91,7 @@ def test_slips_in_the_auxiliary_lemmas():
     assert powers.sum() == pytest.approx(alpha / (1 - alpha))
     assert powers.sum() < 1 / (1 - alpha) - 0.5
     assert (np.arange(1, 400) * powers / alpha).sum() == pytest.approx(1 / (1 - alpha) ** 2)
+    assert (1.0 ** np.arange(1, 400)).sum() == 399  # α = 1, which is printed, too: it goes on growing
 
 
 def test_the_telescoping_sum_ends_with_the_parameters_after_the_last_step():

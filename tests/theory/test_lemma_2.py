@@ -14,18 +14,19 @@ E = math.e
 
 
 def exp3(losses: np.ndarray, k: int, gamma: float, steps: int) -> tuple[np.ndarray, float]:
-    """Play the proof's update against fixed losses in [0, 1]; return Σ_tℓ̂ for every sample and Σ_tΣ_{j∈J_t}ℓ."""
-    n, rng = len(losses), np.random.default_rng(0)
+    """Play the proof's update against losses in [0, 1], [n] or [steps, n]; return Σ_tℓ̂ for every sample and the total
+    loss Σ_tΣ_{j∈J_t}ℓ."""
+    n, rng = losses.shape[-1], np.random.default_rng(0)
     weights, estimates, total = np.ones(n), np.zeros(n), 0.0
-    for _ in range(steps):
+    for loss in np.broadcast_to(losses, (steps, n)):
         probs = probs_of(weights, k, gamma)
         assert probs.max() < 1.0
         batches, chances = zip(*all_draws(probs), strict=True)
         batch = batches[rng.choice(len(batches), p=np.array(chances) / sum(chances))]
-        estimate = losses[batch] / probs[batch]
+        estimate = loss[batch] / probs[batch]
         estimates[batch] += estimate
         weights[batch] *= np.exp(-k * gamma / n * estimate)
-        total += float(losses[batch].sum())
+        total += float(loss[batch].sum())
     return estimates, total
 
 
@@ -55,6 +56,25 @@ def test_combining_the_two_halves_for_adambs_gives_the_opposite_too():
         assert total <= (1 - gamma) * estimates[j] + n * math.log(n) / gamma + (E - 1) * unit
     printed = total >= (1 - gamma) * estimates[3] - n * math.log(n) / gamma - (E - 2) * unit
     assert not printed
+
+
+def test_what_holds_for_one_sample_does_not_hold_for_the_best_of_every_step():
+    """Printed in the lemma for AdamBS: "Since j ∈ J_t were chosen arbitrarily, we can choose the best J_t* for every
+    iteration t". But j is one for all t. Here K = 1, and a coin says at each step which of two samples has loss 1."""
+    gamma, steps, n = 0.2, 1500, 2
+    losses = np.eye(n)[np.random.default_rng(1).integers(n, size=steps)]
+    _, total = exp3(losses, 1, gamma, steps)
+    price, unit = n * math.log(n) / gamma, gamma / n * losses.sum()
+
+    def repaired(comparator):
+        return total <= (1 - gamma) * comparator + price + (E - 1) * unit
+
+    def printed(comparator):
+        return total >= (1 - gamma) * comparator - price - (E - 2) * unit
+
+    assert all(repaired(losses[:, j].sum()) and printed(losses[:, j].sum()) for j in range(n))
+    assert not repaired(losses.min(axis=1).sum())
+    assert not printed(losses.max(axis=1).sum())
 
 
 def test_with_the_papers_losses_the_printed_inequality_holds_by_the_floor_alone():

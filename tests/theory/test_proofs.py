@@ -95,6 +95,45 @@ def test_gap_a_is_0_for_independent_draws_and_not_for_reshuffled_epochs(epoch):
         assert gap == approx(0.0, abs=1e-15)
 
 
+def test_gap_b_needs_the_gradient_at_the_minimizer_and_has_it_at_the_parameters():
+    """Printed: E(f_t(θ_t*) − f_t(θ*)) ≤ E g_tᵀ(θ_t* − θ*). Two samples, ℓ = ½(θ ∓ 1)²; T = 1, K = 1, θ_1 = 3."""
+    start, best = 3.0, 0.0
+    left, printed, convexity = [], [], []
+    for center in (-1.0, 1.0):  # the minimizer of the one that is drawn
+        left.append(0.0 - (best - center) ** 2 / 2)
+        printed.append((start - center) * (center - best))
+        convexity.append((center - center) * (center - best))
+    assert np.mean(left) <= np.mean(convexity)
+    assert np.mean(left) > np.mean(printed)
+
+
+def test_gap_b_distances_that_grow_by_steps_add_up_to_t_to_the_three_halves():
+    """Printed: d_{t+1} ≤ d_t + c/√t, "by summing over T iterations" Σd_t ≤ cΣ1/√t. That is the sum of the steps."""
+    sums = {}
+    for steps in (1000, 4000):
+        increments = 1.0 / np.sqrt(np.arange(1, steps + 1))
+        distances = np.append(0.0, np.cumsum(increments))[:steps]
+        assert (np.diff(distances) <= increments[:-1] * (1 + 1e-9)).all()
+        assert distances.sum() > 10 * increments.sum()
+        sums[steps] = distances.sum()
+    assert sums[4000] / sums[1000] == approx(4**1.5, rel=0.03)
+
+
+def test_gap_b_the_printed_bound_goes_to_0_with_alpha_and_the_distances_do_not():
+    """θ_t* minimizes the sum over all T: it does not depend on t, nor, with γ = 1, on α. Printed is
+    Σ‖θ_t* − θ*‖ ≤ 2αL√T/(εγ(1 − β₁))."""
+    problem, steps, bandit = clouds(30), 20, paper_bandit(30, 4, 1.0)
+    weights = torch.zeros(30, dtype=torch.float64)
+    for _ in range(steps):
+        draw = bandit.draw()
+        weights.index_add_(0, torch.from_numpy(draw.indices.copy()), torch.from_numpy(draw.loss_weights.copy()))
+    best, batches = problem.minimize(), problem.minimize(weights)
+    distances = steps * float((batches.params - best.params).norm())
+    largest, eps = problem.norm_bound(100.0), 1.0
+    printed = {lr: 2 * lr * largest * math.sqrt(steps) / (eps * 1.0 * (1 - 0.9)) for lr in (1.0, 1e-3)}
+    assert printed[1e-3] < distances < printed[1.0]
+
+
 def test_the_variance_of_the_norms_is_not_divided_by_n():
     norms = np.random.default_rng(1).exponential(size=500)
     assert (norms**2).mean() == approx(norms.mean() ** 2 + norms.var())
