@@ -46,6 +46,14 @@ def test_badges_say_what_pyproject_says():
         assert f" {value}](docs/assets/{name}.svg)" in readme
 
 
+def test_the_version_has_a_section_in_the_changelog_and_a_release_note():
+    version = runpy.run_path(str(ROOT / "docs" / "badges.py"))["facts"]()["version"]
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    versions = re.findall(r"^## (.*)$", changelog, flags=re.MULTILINE)
+    assert versions[:2] == ["Unreleased", version]
+    assert (ROOT / "docs" / "releases" / f"{version.rpartition('.')[0]}.md").exists()
+
+
 def test_a_diff_changes_as_many_lines_as_the_readme_says():
     [diff] = re.findall(r"```diff\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.DOTALL)
     removed = [line for line in diff.splitlines() if line.startswith("-")]
