@@ -8,6 +8,8 @@ import pytest
 from adamcb.lab.commands.cli import main
 from adamcb.lab.output.report._read import read_folder
 from adamcb.lab.output.report._table import finals
+from adamcb.lab.results.summary import first_at
+from adamcb.lab.runs.evaluation import refuse_divergence
 from tests.lab.commands import read_rows, runs_here
 
 OPTIONS = ["compare", "--fraction", "0.2", "--batch-size", "60", "--epochs", "2", "--seeds", "2"]
@@ -50,6 +52,39 @@ def test_if_every_run_diverges_the_command_says_so_and_fails(lr, tmp_path, capfd
     content = json.loads(capfd.readouterr().out)
     assert [record["diverged_runs"] for record in content["summary"]] == [2, 2]
     assert all(record["final_train_loss"] is None for record in content["summary"])
+
+
+def test_a_loss_that_is_finite_and_enormous_has_diverged(tmp_path, capfd, here):
+    """A linear model survives any learning rate without a NaN, and no method "reaches" such a loss at step 0."""
+    linear = ["--model", "logistic", "--seeds", "1", "--lr", "1e30"]
+    assert main([*OPTIONS, *METHODS, *linear, "--out", str(tmp_path / "out")]) == 1
+    printed = capfd.readouterr()
+    assert "Every run diverged, so there is nothing to compare." in printed.err
+    rows = read_rows(tmp_path / "out" / "results.csv")
+    assert all(
+        re.match(r"step \d+: the training loss ended at \S+e\+3\d, and it was 2.3", row["diverged"]) for row in rows
+    )
+
+
+@pytest.mark.parametrize(
+    "losses", [[2.3, 0.1], [2.3, 5.0], [0.0, 9.9], [1e-3, 5.0], [-3.0, 20.0], [2000.0, 9000.0], [2.3, 1e9, 0.5], [0.7]]
+)
+def test_a_loss_that_ends_a_little_above_its_start_has_not_diverged(losses):
+    refuse_divergence(losses)
+
+
+@pytest.mark.parametrize("losses", [[2.3, 26.0], [0.0, 10.1], [-3.0, 28.0], [2000.0, 23_000.0], [2.3, 0.5, 3.5e30]])
+def test_a_loss_that_ends_far_above_its_start_has_diverged(losses):
+    with pytest.raises(
+        FloatingPointError, match=r"the training loss ended at .*, and it was .* before the first step\."
+    ):
+        refuse_divergence(losses)
+
+
+def test_no_run_is_at_the_end_of_another_before_its_first_step():
+    rows = [{"step": step, "train_loss": loss} for step, loss in ((0, 1.0), (10, 3.0), (20, 2.0))]
+    assert first_at(rows, 2.5) == rows[2]
+    assert first_at(rows[:2], 2.5) is None
 
 
 @pytest.fixture(scope="module")

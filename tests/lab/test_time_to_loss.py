@@ -11,7 +11,7 @@ from adamcb.lab.commands.cli import main
 from adamcb.lab.commands.time_to_loss import DEFAULT_METHODS, TASKS, gather, measure
 from adamcb.lab.output.markdown import cell
 from adamcb.lab.output.time_to_loss import COLUMNS, estimates, firsts, write_report
-from adamcb.lab.results import read_json
+from adamcb.lab.results import RUNS, read_json, write_json
 from adamcb.lab.results.statistics import Estimate, combine, estimate, reach, value_at
 from tests.lab.commands import runs_here
 
@@ -38,7 +38,9 @@ def test_a_loss_is_reached_between_evaluations_where_its_logarithm_says():
     assert reach(rows, "train_loss", 2.0, "step", "wall_seconds") == pytest.approx((15.0, 3.0))
     assert reach(rows, "test_loss", 2.0, "step", "seconds") == pytest.approx((20.0, 2.0))
     assert reach(rows, "train_loss", 0.5**1.5 * 2**0.5, "step", "seconds") == pytest.approx((40.0, 4.0))
-    assert reach(rows, "train_loss", 9.0, "step", "seconds") == (0.0, 0.0)
+    assert reach(rows, "train_loss", 9.0, "step", "seconds") == (10.0, 1.0)  # where it starts it has reached nothing
+    assert reach(curve([1.0, 1e30]), "train_loss", 1e30, "step", "seconds") == (10.0, 1.0)
+    assert reach(curve([1.0, 3.0]), "train_loss", 2.0, "step", "seconds") is None
     assert reach(rows, "train_loss", 0.4, "step", "seconds") is None
     assert reach(curve([2.0, 0.0]), "train_loss", 0.5, "step", "seconds") == pytest.approx((7.5, 0.75))
 
@@ -88,6 +90,20 @@ def test_a_run_is_measured_against_adam_with_its_seed():
     stopped = measure(curve([8.0, 1.0]), adam, "cpu")
     assert stopped["diverged"]
     assert estimates([stopped]) == {}
+    marked = measure(curve([8.0, 1.0, 1.0]), adam, "cpu", diverged=True)
+    assert marked["diverged"]
+    assert marked["seconds_to_train_loss"] is None
+
+
+def test_runs_that_say_that_they_diverged_are_gathered_as_such(tmp_path):
+    finite = curve([2.0, 1.0])
+    ends = {"adam-seed0": None, "mine-seed0": "step 10: …", "adam-seed1": "step 10: …", "mine-seed1": None}
+    for run, diverged in ends.items():
+        place = tmp_path / "constant" / "task" / RUNS / run
+        place.mkdir(parents=True)
+        write_json(place / "done.json", {"results": finite, "diverged": diverged})
+    records = {(record["method"], record["seed"]): record["diverged"] for record in gather(tmp_path, "cpu")}
+    assert records == {("adam", 0): False, ("mine", 0): True}  # no Adam to compare with for seed 1
 
 
 def test_estimates_are_ratios_and_differences():

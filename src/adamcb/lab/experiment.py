@@ -22,7 +22,18 @@ import torch
 import adamcb
 from adamcb import _checks
 from adamcb.lab.errors import LabError
-from adamcb.lab.methods import CONTROLS, DEFAULT_METHODS, METHODS, RIVALS, SCORES, SPECIAL, Method, get_method, label_of
+from adamcb.lab.methods import (
+    CONTROLS,
+    DEFAULT_METHODS,
+    METHODS,
+    RIVALS,
+    SCORES,
+    SPECIAL,
+    Method,
+    SmallBatches,
+    get_method,
+    label_of,
+)
 from adamcb.lab.tasks import metrics
 from adamcb.lab.tasks.datasets import DATASET_NAMES
 from adamcb.lab.tasks.fingerprint import KEYS, fingerprint
@@ -220,6 +231,7 @@ class Experiment:
             "labels": {method.name: label_of(method, whole.optimizer) for method in methods},
             "about": {method.name: [method.about, method.link] for method in methods},
             "chooses": [method.name for method in methods if method.selection not in CONTROLS and not method.needs],
+            "controls": [method.name for method in methods if method.selection is SmallBatches],
             "metrics": metrics.as_config(task.metrics),
             "files": _fingerprints(references),
             **(dict.fromkeys(KEYS) if self.named_alone else fingerprint(task, self.device)),

@@ -28,7 +28,7 @@ from adamcb.lab.output.tables import markdown_table
 from adamcb.lab.results import ResultFolder, Row, result_columns, write_csv, write_json, write_text
 from adamcb.lab.results.columns import SELECTION_COLUMNS
 from adamcb.lab.results.summary import summarize, summary_columns
-from adamcb.lab.results.verdict import verdict
+from adamcb.lab.results.verdict import noise_of, verdict
 from adamcb.lab.runs.building import labels_of
 from adamcb.lab.runs.ranks import follow, joined, launched, tell
 from adamcb.lab.runs.workers import Assignment, Event, Job, run_all, run_here
@@ -303,7 +303,7 @@ def _finish(folder: ResultFolder) -> Comparison:
         raise LabError(f"{path} was changed while adamcb was writing to it: {error}.") from error
     if not found.results:
         raise LabError(f"Every run diverged before its first step: {found.notes[0]}")
-    words = verdict(found.results, folder.config, found.batches)
+    words = verdict(found.results, folder.config, found.batches, noise_of(found.selection, folder.config))
     config = {**folder.config, "notes": [*folder.config["notes"], *found.notes], "verdict": words}
     summary = summarize(found.results, config)
     try:

@@ -7,7 +7,7 @@ was stopped goes on, and methods and seeds can be added later: the tables tell o
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -114,31 +114,34 @@ def gather(out: Path, clock: str) -> list[Row]:
     records = []
     for place in sorted(out.glob(f"*/*/{RUNS}")):
         names = {"condition": place.parent.parent.name, "task": place.parent.name}
-        runs = {path.parent.name: _curve(path) for path in sorted(place.glob("*/done.json"))}
+        files = {path.parent.name: read_json(path) for path in sorted(place.glob("*/done.json"))}
+        runs = {run: _curve(done) for run, done in files.items()}
         for run, rows in runs.items():
             method, _, seed = run.rpartition("-seed")
             baseline = runs.get(f"{BASELINE}-seed{seed}")
-            if baseline is not None and baseline[-1]["step"] == max(curve[-1]["step"] for curve in runs.values()):
-                records.append({**names, "method": method, "seed": int(seed), **measure(rows, baseline, clock)})
+            if baseline is None or files[f"{BASELINE}-seed{seed}"]["diverged"]:
+                continue
+            if baseline[-1]["step"] == max(curve[-1]["step"] for curve in runs.values()):
+                found = measure(rows, baseline, clock, diverged=bool(files[run]["diverged"]))
+                records.append({**names, "method": method, "seed": int(seed), **found})
     return records
 
 
-def _curve(path: Path) -> list[Row]:
-    done = read_json(path)
+def _curve(done: Mapping[str, Any]) -> list[Row]:
     return sorted([*done["results"], *done.get("between", [])], key=lambda row: row["step"])
 
 
-def measure(rows: Sequence[Row], baseline: Sequence[Row], clock: str) -> Row:
+def measure(rows: Sequence[Row], baseline: Sequence[Row], clock: str, *, diverged: bool = False) -> Row:
     """Return what a run is measured by, against the run of Adam with the same seed.
 
     `steps` and `seconds` are Adam's, its whole budget; `own_seconds` the run's. A loss that it did not reach has None
     for the time. What is measured `at_equal_seconds` is what the run had when Adam ended, or at its own end if that
-    came first. `best_test_loss` is the least of all evaluations. `diverged`: it did not make all its steps, and has
-    nothing else to tell.
+    came first. `best_test_loss` is the least of all evaluations. `diverged`: it says so, or did not make all its
+    steps; it has nothing else to tell.
     """
     budget, last, column = baseline[-1], rows[-1], CLOCKS[clock]
     record: Row = {"steps": budget["step"], "seconds": budget[column], "own_seconds": last[column]}
-    record["diverged"] = last["step"] < budget["step"]
+    record["diverged"] = diverged or last["step"] < budget["step"]
     for split in ("train", "test"):
         hit = None if record["diverged"] else reach(rows, f"{split}_loss", budget[f"{split}_loss"], "step", column)
         record[f"steps_to_{split}_loss"], record[f"seconds_to_{split}_loss"] = hit or (None, None)

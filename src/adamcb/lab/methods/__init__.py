@@ -1,6 +1,6 @@
 """Methods: who chooses batches, from which scores it learns, and who steps."""
 
-from adamcb.lab.methods._controls import CONTROLS
+from adamcb.lab.methods._controls import CONTROLS, SmallBatches
 from adamcb.lab.methods._method import SCORES, Method
 from adamcb.lab.methods._optimizers import BUILDERS
 from adamcb.lab.methods._registry import (
@@ -21,6 +21,7 @@ __all__ = [
     "RIVALS",
     "SCORES",
     "SPECIAL",
+    "SmallBatches",
     "Method",
     "check_renamed",
     "get_method",

@@ -5,8 +5,9 @@ A row of results is a dict. What is measured on each split of the data is the lo
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from adamcb.lab.tasks import metrics
@@ -70,6 +71,36 @@ def measures_of(config: Mapping[str, Any]) -> list[Measure]:
             name, title = f"{split}_{column_of(metric['name'])}", f"{word} {metric['name']}"
             measures.append(Measure(name, title, metric["better"] == "higher", bool(metric.get("percent"))))
     return measures
+
+
+def distinct_measures(config: Mapping[str, Any], rows: Sequence[Mapping[str, Any]], prefix: str = "") -> list[Measure]:
+    """Return `measures_of` without a metric that repeats the loss; the loss takes its name, such as "log loss".
+
+    Args:
+        config: config.json.
+        rows: What tells: a metric repeats the loss if the two are alike in every row on both splits.
+        prefix: What stands before the names of measures in the rows' columns.
+    """
+    measures = measures_of(config)
+    metrics = dict.fromkeys(measure.metric for measure in measures if not measure.is_loss)
+    repeats = [metric for metric in metrics if _repeats_loss(metric, rows, prefix)]
+    titles = {measure.name: measure.title for measure in measures if measure.metric in repeats[:1]}
+    return [
+        replace(measure, title=titles.get(measure.name.replace("_loss", f"_{repeats[0]}"), measure.title))
+        if measure.is_loss and repeats
+        else measure
+        for measure in measures
+        if measure.metric not in repeats
+    ]
+
+
+def _repeats_loss(metric: str, rows: Sequence[Mapping[str, Any]], prefix: str) -> bool:
+    columns = [(f"{prefix}{split}_{metric}", f"{prefix}{split}_loss") for split in SPLITS]
+    values = [
+        [math.nan if row.get(name) is None else float(row[name]) for name in pair] for row in rows for pair in columns
+    ]
+    known = [pair for pair in values if all(map(math.isfinite, pair))]  # runs that diverged tell nothing
+    return bool(known) and all(math.isclose(*pair, rel_tol=1e-4) for pair in known)
 
 
 def result_columns(config: Mapping[str, Any]) -> list[str]:

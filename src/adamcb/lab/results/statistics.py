@@ -11,6 +11,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from scipy import stats
 
@@ -31,11 +32,12 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
 
 
 def reach(rows: Sequence[Row], measure: str, target: float, *columns: str) -> tuple[float, ...] | None:
-    """Return where a loss was first at or below `target`, in the units of `columns`; None if it never was.
+    """Return where training first had a loss at or below `target`, in the units of `columns`; None if it never had.
 
-    Between two evaluations the logarithm of the loss is taken to be a straight line.
+    Between two evaluations the logarithm of the loss is taken to be a straight line. The first row, before the first
+    step, is where a run starts and nothing that it reached.
     """
-    for before, after in zip([rows[0], *rows], rows, strict=False):
+    for before, after in pairwise(rows):
         if after[measure] <= target:
             share = _share(before[measure], after[measure], target)
             return tuple(before[name] + share * (after[name] - before[name]) for name in columns)

@@ -16,7 +16,7 @@ from adamcb.lab.results.columns import Row, measures_of
 from adamcb.lab.results.statistics import mean_and_spread
 
 BASELINE = "adam"
-# What a run is asked for until it is where the baseline ends: the word, and the column of its rows.
+# Costs until a run reaches the baseline's final loss: name and column.
 TO_BASELINE = {"steps": "step", "samples": "samples", "seconds": "seconds"}
 
 COSTS = ("samples", "seconds", "wall_seconds")
@@ -64,8 +64,8 @@ def all_diverged(summary: Sequence[Row]) -> bool:
 
 
 def first_at(rows: Sequence[Row], target: float) -> Row | None:
-    """Return the first row whose training loss is at or below `target`."""
-    return next((row for row in rows if row["train_loss"] <= target), None)
+    """Return the first row after step 0 whose training loss is at or below `target`."""
+    return next((row for row in rows if row["step"] > 0 and row["train_loss"] <= target), None)
 
 
 def summarize(results: Sequence[Row], config: Mapping[str, Any]) -> list[Row]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -18,6 +18,9 @@ from adamcb.lab.tasks.task import Task, fetch, to_device
 # Small enough for the processor's caches: of a CNN, 1000 at a time take twice as long. Rows of a table are smaller.
 EVALUATION_BATCH, ROWS = 128, 2048
 LOOK_SECONDS = 0.2
+# By how many times its size a loss must have grown to be called diverged. Chance costs at most ln(classes), and an
+# honest run that starts near its end may well end a little higher.
+GROWTH, LEAST_SIZE = 10.0, 1.0
 
 
 def evaluate(
@@ -50,6 +53,20 @@ def evaluate(
         outputs, targets = (torch.cat(column) for column in zip(*parts, strict=True))
         found |= {name: metric(outputs, targets) for name, metric in task.metrics.items()}
     return found
+
+
+def refuse_divergence(losses: Sequence[float]) -> None:
+    """Raise FloatingPointError if training ended far above where it began: more than 10 times the size of its loss.
+
+    Args:
+        losses: The training losses, the first of them before the first step. A size below 1 counts as 1, because a
+            task may start at a loss of 0.
+    """
+    first, last = losses[0], losses[-1]
+    if last - first > GROWTH * max(abs(first), LEAST_SIZE):
+        raise FloatingPointError(
+            f"the training loss ended at {last:.3g}, and it was {first:.3g} before the first step."
+        )
 
 
 def _predict(task: Task, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor | None, Any]:

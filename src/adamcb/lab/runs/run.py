@@ -26,7 +26,7 @@ from adamcb.lab.runs.building import (
     train_batch,
 )
 from adamcb.lab.runs.clock import Clock
-from adamcb.lab.runs.evaluation import evaluate
+from adamcb.lab.runs.evaluation import evaluate, refuse_divergence
 from adamcb.lab.runs.watch import Watch
 from adamcb.lab.seeds import GLOBAL
 from adamcb.lab.tasks.images import ImageTask
@@ -140,6 +140,7 @@ class Run:
         while True:
             self._evaluate_if_due()
             if self.step == self.total_steps:
+                refuse_divergence([row["train_loss"] for row in self.results])
                 return
             self._train_epoch()
 

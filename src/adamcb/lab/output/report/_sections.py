@@ -17,7 +17,7 @@ from adamcb.lab.tasks.fingerprint import KEYS
 
 Styles = dict[str, str]
 # Shown elsewhere, or of no use to a reader.
-NOT_SETTINGS = ("notes", "note", "labels", "format", "metrics", "chooses", "verdict", "about", *KEYS)
+NOT_SETTINGS = ("notes", "note", "labels", "format", "metrics", "chooses", "controls", "verdict", "about", *KEYS)
 
 
 def notes(config: dict[str, Any]) -> str:
