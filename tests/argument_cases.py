@@ -223,7 +223,7 @@ CASES: dict[str, Case] = {
     ),
     "PerSampleNorms.is_done": Case(
         adamcb.PerSampleNorms.is_done,
-        {"until": integer(-(10**500))},
+        {"until": integer(-(10**500)), "first": integer(-(10**500))},
         lambda: {"until": 1},
         subject=lambda: adamcb.PerSampleNorms(model()),
         state=lambda subject: subject.passes,
@@ -318,7 +318,7 @@ CASES: dict[str, Case] = {
     ),
     "Meter": Case(
         Meter,
-        {"num_samples": integer(1, MOST_SAMPLES), "batch_size": integer(1, 10**15), "stride": integer(1, 10**15)},
+        {"num_samples": integer(1, MOST_SAMPLES), "batch_size": integer(1, 10**15)},
         lambda: GOOD_SIZES,
     ),
     "Meter.load_state_dict": Case(

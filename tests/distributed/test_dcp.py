@@ -143,7 +143,8 @@ def test_two_ranks_save_and_one_goes_on(tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("form", "asynchronous"), [*((form, False) for form in FORMS), ("fully_shard", True)])
+@pytest.mark.parametrize("asynchronous", [False, True], ids=["at once", "async"])
+@pytest.mark.parametrize("form", FORMS)
 def test_any_number_of_ranks_goes_on_where_four_stopped(tmp_path, form, asynchronous):
     expected, folder = in_one_process(40), str(tmp_path / "saved")
     saved = launch(4, save_at, form, folder, 25, asynchronous)[0]

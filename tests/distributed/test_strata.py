@@ -1,19 +1,22 @@
 """Sharded weights in strata: the same draws on any number of ranks, and states that any of them can take."""
 
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed.checkpoint
+from pytest import approx
 
-from adamcb import AdamCB, AdaptiveLoader, QueueBandit
+from adamcb import AdamCB, AdaptiveLoader, CombinatorialBandit, QueueBandit
 from adamcb.selection import ShardedSelection, Strata, UniformSelection
 from adamcb.training import Ranks
 from adamcb.training._portable import unpack
-from adamcb.training._resharding import from_blocks, to_blocks
+from adamcb.training._resharding import Blocks
 from tests.distributed.launch import launch
 from tests.distributed.problem import in_ranks
+from tests.selection.enumeration import fast_distribution
 from tests.training.problem import digits, losses_of, mlp, plain
 
 pytestmark = [
@@ -27,8 +30,8 @@ dcp: Any = torch.distributed.checkpoint  # type checkers do not know what it exp
 
 def new_trainer(seed: int = 0, **options) -> AdamCB:
     model = in_ranks(mlp(dtype=torch.float64, seed=seed))
-    options = {"sharded": True, "seed": seed, **options}
-    return AdamCB(model, digits(SAMPLES, torch.float64), BATCH_SIZE, lr=0.01, **options)
+    options = {"batch_size": BATCH_SIZE, "sharded": True, "seed": seed, **options}
+    return AdamCB(model, digits(SAMPLES, torch.float64), lr=0.01, **options)
 
 
 def step(trainer: AdamCB, until: int) -> list:
@@ -81,11 +84,14 @@ def together(ranks: list[dict]) -> list:
     return [sorted(sum(parts, [])) for parts in zip(*(rank["draws"] for rank in ranks), strict=True)]
 
 
-def assert_same(ranks: list[dict], expected: dict, steps: slice) -> None:
+def assert_same(ranks: list[dict], expected: dict, steps: slice, strata: int = STRATA) -> None:
+    for rank in ranks:
+        if isinstance(rank, Exception):
+            raise rank
     assert together(ranks) == [sorted(draw) for draw in expected["draws"][steps]]
     np.testing.assert_allclose(sum(rank["probs"] for rank in ranks), expected["probs"], rtol=1e-6)
     weights = {number: values for rank in ranks for number, values in rank["weights"].items()}
-    assert sorted(weights) == list(range(STRATA))
+    assert sorted(weights) == list(range(strata))
     for number, values in weights.items():
         np.testing.assert_allclose(values, expected["weights"][number], rtol=1e-6)
     counts = {index: count for rank in ranks for index, count in rank["counts"].items()}
@@ -114,17 +120,50 @@ def test_two_ranks_share_the_strata_of_one_process_and_it_goes_on_with_what_they
     [{}, {"num_workers": 1, "multiprocessing_context": "fork", "feedback_delay": 2}, {"min_batch_size": 12}],
     ids=["plain", "ahead", "sizes"],
 )
-def test_four_ranks_save_and_three_two_or_four_go_on(tmp_path, options):
-    """Every sample has the probability that it had, and the draws are those of an undisturbed run."""
+def test_four_ranks_save_and_any_number_goes_on(tmp_path, options):
+    """Every sample has the probability that it had, and the draws are those of an undisturbed run.
+
+    Of five ranks, two hold three of the twelve strata, and three hold two.
+    """
     expected, folder = train(70, None, options), str(tmp_path / "saved")
     ranks = launch(4, train, 50, folder, options)
-    for world_size in (3, 4) if options else (3, 2, 4):
+    for world_size in (3, 4, 5) if options else (3, 2, 4, 5):
         resumed = launch(world_size, go_on, folder, 70, options)
         loaded = sum(rank["loaded"]["probs"] for rank in resumed)
         np.testing.assert_array_equal(loaded, sum(rank["probs"] for rank in ranks))
         assert_same(resumed, expected, slice(50, 70))
         if world_size == 4:
             assert [rank["loaded"]["readings"] for rank in resumed] == [rank["readings"] for rank in ranks]
+
+
+@pytest.mark.slow
+def test_ranks_that_cannot_share_a_batch_equally_go_on_and_save(tmp_path):
+    """Batches of 16 have 8 strata, of which three ranks hold 3, 3 and 2: not the samples with i mod 3 = rank."""
+    options = {"batch_size": 16}
+    halfway, expected = train(40, None, options), train(46, None, options)
+    first, second = str(tmp_path / "first"), str(tmp_path / "second")
+    saved = train(34, first, options)
+    assert np.ptp(saved["probs"]) > 0.01
+    ranks = launch(3, go_on_and_save, first, second, 40, options)
+    assert_same(ranks, halfway, slice(34, 40), strata=8)
+    assert [len(rank["weights"]) for rank in ranks] == [3, 3, 2]
+    loaded, sizes = [rank["loaded"]["readings"] for rank in ranks], saved["readings"]["effective_sample_size"]
+    assert [readings["samples"] for readings in loaded] == approx([1.0, 1.0, 1.0])
+    assert [readings["effective_sample_size"] / sizes for readings in loaded] == approx([3 / 8, 3 / 8, 2 / 8])
+    np.testing.assert_array_equal(sum(rank["loaded"]["probs"] for rank in ranks), saved["probs"])
+    last = go_on(second, 46, options)
+    np.testing.assert_array_equal(last["loaded"]["probs"], sum(rank["probs"] for rank in ranks))
+    assert_same([last], expected, slice(40, 46), strata=8)
+    assert last["loaded"]["readings"]["coverage"] == approx(halfway["readings"]["coverage"])
+
+
+def go_on_and_save(folder: str, next_folder: str, steps: int, options: dict) -> dict:
+    trainer = new_trainer(seed=4, **options)
+    dcp.load({"trainer": trainer}, checkpoint_id=folder)
+    loaded = result(trainer, [])
+    done = {**result(trainer, step(trainer, steps)), "loaded": loaded}
+    dcp.save({"trainer": trainer}, checkpoint_id=next_folder)
+    return done
 
 
 def sizes_of(sharded: bool) -> list[int]:
@@ -143,22 +182,70 @@ def test_smaller_batches_have_one_size_a_step_in_equal_parts(world_size, sharded
         assert first == [size // world_size for size in sizes_of(True)]
 
 
-def blocks_and_back(num_samples: int) -> tuple[list, list]:
+def blocks_and_back(num_samples: int, num_strata: int) -> tuple[list, list]:
     ranks = Ranks.current()
-    rows = torch.arange(ranks.rank, num_samples, ranks.size)
-    table = torch.stack([rows, rows**2], dim=1)
-    whole = to_blocks(table, num_samples, ranks, CPU)
-    assert torch.equal(from_blocks(whole, num_samples, ranks, CPU), table)
-    flags = to_blocks(rows % 3 == 0, num_samples, ranks, CPU)
-    return own(whole).tolist(), own(flags).tolist()
+    blocks = Blocks(num_samples, num_strata, ranks, CPU)
+    columns = [torch.arange(s, num_samples, num_strata) for s in range(ranks.rank, num_strata, ranks.size)]
+    tables = [torch.stack([rows, rows**2], dim=1) for rows in columns]
+    whole = blocks.of(tables)
+    assert all(map(torch.equal, blocks.columns(whole), tables))
+    return own(whole).tolist(), own(blocks.of([rows % 3 == 0 for rows in columns])).tolist()
 
 
-@pytest.mark.parametrize("world_size", [1, 3])
-def test_blocks_are_the_samples_in_their_order(world_size):
-    num_samples = 4 if world_size == 3 else 9  # the last of three ranks has no row
-    ranks = launch(world_size, blocks_and_back, num_samples)
+@pytest.mark.parametrize(("world_size", "num_samples", "num_strata"), [(1, 9, 1), (1, 9, 4), (3, 4, 3), (3, 23, 5)])
+def test_blocks_are_the_samples_in_their_order(world_size, num_samples, num_strata):
+    """Of four samples, the last of three ranks has no row. Of five strata, it holds one."""
+    ranks = launch(world_size, blocks_and_back, num_samples, num_strata)
     assert sum((table for table, _ in ranks), []) == [[i, i * i] for i in range(num_samples)]
     assert sum((flags for _, flags in ranks), []) == [i % 3 == 0 for i in range(num_samples)]
+
+
+def stratum_of(n: int, k: int, number: int, num_strata: int) -> ShardedSelection:
+    size = len(range(number, n, num_strata))
+    bandit = CombinatorialBandit(size, k, gate=None, generator=torch.Generator().manual_seed(number))
+    bandit.weights = np.random.default_rng(number).gamma(0.3, size=size)
+    return ShardedSelection(bandit, n, shard=number, num_shards=num_strata)
+
+
+def test_three_ranks_draw_from_four_strata_by_the_probabilities_that_they_state():
+    """Every batch that they can draw together, with its exact chance; rank 0 draws two samples of four."""
+    n, num_strata, num_ranks = 14, 4, 3
+    ranks = [Strata([stratum_of(n, 1, s, num_strata) for s in range(r, num_strata, num_ranks)]) for r in range(3)]
+    assert [rank.batch_size for rank in ranks] == [2, 1, 1]
+    designs = []
+    for rank in ranks:
+        for stratum in rank.strata:
+            weights = stratum.selection.weights  # pyright: ignore[reportAttributeAccessIssue]
+            design = fast_distribution(weights, 1, 0.4)
+            designs.append([(stratum.shard + num_strata * np.array([*subset]), p) for subset, p in design.items()])
+    stated = np.sum([rank.inclusion_probs() for rank in ranks], axis=0)
+    values = np.random.default_rng(9).normal(size=n)
+    found, mean = np.zeros(n), 0.0
+    for batch in itertools.product(*designs):
+        chosen, chance = np.concatenate([part for part, _ in batch]), np.prod([p for _, p in batch])
+        found[chosen] += chance
+        mean += chance * np.sum(values[chosen] / (n * stated[chosen]))
+    assert np.ptp(found) > 0.1
+    np.testing.assert_allclose(found, stated, rtol=0.0, atol=1e-12)
+    assert mean == approx(values.mean(), abs=1e-12)
+
+
+@pytest.mark.parametrize(("num_strata", "num_ranks"), [(1, 1), (4, 2), (4, 3), (7, 3), (8, 8), (12, 5)])
+def test_the_own_samples_of_a_rank_are_counted_in_ascending_order(num_strata, num_ranks):
+    for n in (num_strata, 61):
+        for rank in range(num_ranks):
+            numbers = range(rank, num_strata, num_ranks)
+            shards = [UniformSelection(len(range(s, n, num_strata)), 1) for s in numbers]
+            strata = Strata(
+                [
+                    ShardedSelection(one, n, shard=s, num_shards=num_strata)
+                    for s, one in zip(numbers, shards, strict=True)
+                ]
+            )
+            mine = np.array([i for i in range(n) if i % num_strata in numbers])
+            assert strata.own_samples == len(mine)
+            assert strata.places_of(mine).tolist() == list(range(len(mine)))
+            assert strata.samples_at(np.arange(len(mine))).tolist() == mine.tolist()
 
 
 def test_a_state_of_other_strata_says_how_to_take_it():
@@ -184,13 +271,20 @@ def test_strata_that_cannot_be_shared_are_refused(options, message):
         AdaptiveLoader(mlp(), digits(100), 24, **options)
 
 
-def too_few_strata() -> None:
-    AdaptiveLoader(mlp(), digits(100), 24, sharded=3)
+def too_few(options: dict) -> None:
+    AdaptiveLoader(mlp(), digits(100), **{"batch_size": 24, "sharded": True, **options})
 
 
-def test_strata_must_be_a_multiple_of_the_ranks():
-    for rank in launch(2, too_few_strata):
-        with pytest.raises(ValueError, match="`sharded` must be a multiple of the number of ranks, 2"):
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sharded": 2}, "`sharded` must be at least the number of ranks, 3, .* got sharded=2"),
+        ({"batch_size": 10}, "`batch_size` must be a multiple of the number of ranks, 3, .* got batch_size=10"),
+    ],
+)
+def test_every_rank_must_hold_a_stratum(options, message):
+    for rank in launch(3, too_few, options):
+        with pytest.raises(ValueError, match=message):
             raise rank
 
 
@@ -227,6 +321,10 @@ def test_a_state_that_one_stratum_refuses_changes_none():
 
 
 def test_a_rank_holds_strata_that_are_w_apart():
-    with pytest.raises(ValueError, match="`strata` must be 2 of 4, 2 apart, got 2, 0"):
+    with pytest.raises(ValueError, match=r"`strata` must be r, r \+ W, .* of 4, with r below W, got 2, 0"):
         Strata(held(2, first=0).strata[::-1])
-    assert (held(2, first=1).own_samples, held(2, first=1).stride) == (20, 2)
+    with pytest.raises(ValueError, match="got 2, 3"):
+        Strata(held(4).strata[2:])
+    with pytest.raises(ValueError, match="got 0, 1"):
+        Strata(held(4).strata[:2])
+    assert held(2, first=1).own_samples == 20

@@ -16,17 +16,20 @@ from adamcb.selection._sharded import ShardedSelection
 class Strata(Selection):
     """Draws from some of the V strata of a dataset; sample i belongs to stratum i mod V.
 
-    W ranks hold V/W strata each: rank r those with s mod W = r, so its samples are those with i mod W = r. Every
-    stratum draws K/V samples of every batch and learns by itself. So neither draws nor probabilities depend on W, and
-    what some ranks saved goes on exactly on any number of ranks that divides V.
+    Rank r of W holds the strata with s mod W = r. Every stratum draws K/V samples of every batch and learns by itself.
+    So neither draws nor probabilities depend on W, and what some ranks saved goes on exactly on any number of ranks up
+    to V. Where W does not divide V, some ranks hold one stratum more than others, and K/V samples more of every batch.
 
     Every batch is measured, also where choosing does not pay, or what a stratum hears would depend on its neighbours.
 
     Args:
-        strata: What chooses within each stratum, in the order of their numbers: r, r + W, r + 2W and so on.
+        strata: What chooses within each stratum, in the order of their numbers: r, r + W, r + 2W and so on below V.
         agree: Takes one number for each of these strata, and returns those of all V strata in the order of theirs.
             None: these are all. It is asked before every draw where batches differ in size, so that all strata draw
             equally many.
+
+    Attributes:
+        own_samples: How many samples these strata have.
 
     Example:
         >>> from adamcb.selection import UniformSelection
@@ -43,8 +46,8 @@ class Strata(Selection):
         self.strata = _checked(strata)
         first = self.strata[0]
         self.num_samples, self.num_strata = first.num_samples, first.num_shards
-        self.stride = self.num_strata // len(self.strata)
-        self.first, self.own_samples = first.shard, sum(stratum.own_samples for stratum in self.strata)
+        self.own_samples = sum(stratum.own_samples for stratum in self.strata)
+        self._first, self._stride = first.shard, _stride([stratum.shard for stratum in self.strata], self.num_strata)
         self.batch_size = first.batch_size * len(self.strata)
         self.min_batch_size = first.min_batch_size * len(self.strata)
         self.learns, self.repeats, self.generator = first.learns, first.repeats, first.generator
@@ -113,6 +116,15 @@ class Strata(Selection):
             probs[stratum.shard :: self.num_strata] = stratum.selection.inclusion_probs()
         return probs
 
+    def places_of(self, indices: np.ndarray) -> np.ndarray:
+        """Return where samples of these strata stand among their own samples, counted from 0 in ascending order."""
+        return indices // self.num_strata * len(self.strata) + indices % self.num_strata // self._stride
+
+    def samples_at(self, places: np.ndarray) -> np.ndarray:
+        """Return the samples that stand at these places; see `places_of`."""
+        rounds, rest = np.divmod(places, len(self.strata))
+        return rounds * self.num_strata + rest * self._stride + self._first
+
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed to continue bit for bit, as tensors and plain values."""
         return {**self._settings(), "strata": [stratum.state_dict() for stratum in self.strata]}
@@ -142,12 +154,12 @@ class Strata(Selection):
         return {"num_samples": self.num_samples, "num_strata": self.num_strata}
 
     def __repr__(self) -> str:
-        place = f"num_strata={self.num_strata}, first={self.first}"
+        place = f"num_strata={self.num_strata}, first={self._first}"
         return f"Strata({len(self.strata)} of {self.strata[0].selection!r}, {place})"
 
 
 def _checked(strata: Any) -> tuple[ShardedSelection, ...]:
-    """Return the strata, or raise unless they are W apart in one dataset, and alike."""
+    """Return the strata, or raise unless one rank may hold them: W apart in one dataset, and alike."""
     held = _checks.sequence("strata", strata, "be a sequence of ShardedSelections")
     if not held or not all(isinstance(stratum, ShardedSelection) for stratum in held):
         kinds = ", ".join(type(stratum).__name__ for stratum in held) or "none"
@@ -156,9 +168,14 @@ def _checked(strata: Any) -> tuple[ShardedSelection, ...]:
         values = sorted({getattr(stratum, name) for stratum in held})
         if len(values) > 1:
             raise ValueError(f"`strata` must have one {name}, got {name}={values[0]} and {name}={values[1]}.")
-    count = held[0].num_shards
-    stride = count // len(held)
-    if [stratum.shard for stratum in held] != list(range(held[0].shard, count, max(stride, 1))):
-        numbers = ", ".join(str(stratum.shard) for stratum in held)
-        raise ValueError(f"`strata` must be {len(held)} of {count}, {stride} apart, got {numbers}.")
+    count, numbers = held[0].num_shards, [stratum.shard for stratum in held]
+    stride = _stride(numbers, count)
+    if stride <= numbers[0] or numbers != list(range(numbers[0], count, stride)):
+        rule = f"be r, r + W, r + 2W and so on of {count}, with r below W"
+        raise ValueError(f"`strata` must {rule}, got {', '.join(map(str, numbers))}.")
     return held
+
+
+def _stride(numbers: list[int], num_strata: int) -> int:
+    """Return how far the numbers of strata are apart: W; for a single one, V leads to the same places."""
+    return numbers[1] - numbers[0] if len(numbers) > 1 else num_strata

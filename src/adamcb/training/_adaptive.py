@@ -68,9 +68,9 @@ class AdaptiveLoader:
         seed: Seeds the default selection, and random transforms in the workers. Never a global generator.
         feedback_delay: After how many further batches scores are learned, at most 10,000. None: 0 on the CPU; 1 on an
             accelerator, so that the host never waits for it.
-        sharded: With several ranks: each holds the weights of its own n/W samples (i mod W = rank) and draws its part
-            of the batch from them, as unbiased, and sends no scores. A number: V strata (i mod V), for any number of
-            ranks that divides V; True: a multiple of 12 if K allows it, else W. A `selection` is for this rank's.
+        sharded: With several ranks: each holds the weights of about n/W samples and draws its part of the batch from
+            them, as unbiased, and sends no scores. A number: V strata (i mod V), which any number of ranks up to V can
+            share; True: 12 or more if K allows it; see docs/scale.md. A `selection` is for this rank's.
         record_samples: Whether to keep count, scores and mean loss of every sample, for `samples`: 16 bytes a sample.
         observers: Objects that are told of every batch; see `Observer`.
         loader_options: What else `BanditLoader` takes: `collate_fn`, `pin_memory` and so on.
@@ -120,7 +120,6 @@ class AdaptiveLoader:
         self._device = None if device is None else _checks.device("device", device)
         self._delay = _arguments.checked_delay(feedback_delay)
         sharded, self._ranks = _arguments.checked_sharded(sharded), Ranks.current()
-        self._ranks.check_batch_size(self.batch_size)
         self._sharded = sharded is not False
         strata = partial(_arguments.strata_or_default, sharded=sharded, model=model)
         choose = strata if self._sharded else _arguments.selection_or_default

@@ -101,6 +101,7 @@ def selection_or_default(
     selection: Selection | None, dataset: Any, batch_size: int, min_batch_size: int | None, seed: int, ranks: Ranks
 ) -> Selection:
     """Return `selection`, or the default one for this dataset."""
+    ranks.check_batch_size(batch_size)
     seed, min_batch_size = _checks.seed("seed", seed), _least(min_batch_size, batch_size)
     if selection is None:
         # Where all batches have K samples it plays no part, and a state must not depend on the number of ranks.
@@ -128,6 +129,8 @@ def strata_or_default(
     num_samples, num_strata = _checks.map_style("dataset", dataset), sharded
     if isinstance(sharded, bool):
         num_strata = ranks.size if selection is not None else shares_of(batch_size, ranks.size)
+        if num_strata <= ranks.size:
+            ranks.check_batch_size(batch_size)
     _check_strata(num_strata, batch_size, ranks.size, given=selection is not None)
     own_batch, held = batch_size // num_strata, []
     for stratum in range(ranks.rank, num_strata, ranks.size):
@@ -144,7 +147,8 @@ def strata_or_default(
         held.append(ShardedSelection(chosen, num_samples, shard=stratum, num_shards=num_strata))
 
     def agree(own: list[float]) -> list[float]:
-        return gather_numbers(ranks, own, device_of(model))
+        missing = -(-num_strata // ranks.size) - len(own)  # all ranks must send equally many
+        return gather_numbers(ranks, [*own, *[math.nan] * missing], device_of(model))[:num_strata]
 
     return Strata(held, agree=None if ranks.size == 1 else agree)
 
@@ -161,21 +165,21 @@ def checked_sharded(sharded: Any) -> bool | int:
 def shares_of(batch_size: int, num_ranks: int) -> int:
     """Return into how many equal shares batches are cut, so that other numbers of ranks can go on with them.
 
-    It is a multiple of 12 and of W: then 1, 2, 3, 4, 6 and 12 ranks can. If K does not allow it, it is W.
+    It is a multiple of 12 where 12 divides K, and of gcd(K, 24) where it does not; and of W, where that divides K.
 
     Example:
-        >>> shares_of(96, 4), shares_of(128, 4)
-        (12, 4)
+        >>> shares_of(96, 4), shares_of(128, 4), shares_of(128, 3)
+        (12, 8, 8)
     """
-    shares = math.lcm(num_ranks, 12)
-    return num_ranks if batch_size % shares else shares
+    shares = 12 if batch_size % 12 == 0 else math.gcd(batch_size, 24)
+    return shares if batch_size % num_ranks else math.lcm(num_ranks, shares)
 
 
 def _check_strata(num_strata: int, batch_size: int, num_ranks: int, *, given: bool) -> None:
-    """Raise unless the ranks can share the strata equally, and the strata each batch."""
-    if num_strata % num_ranks:
+    """Raise unless every rank can hold a stratum, and the strata share each batch equally."""
+    if num_strata < num_ranks:
         raise ValueError(
-            f"`sharded` must be a multiple of the number of ranks, {num_ranks}, which share the strata equally, got "
+            f"`sharded` must be at least the number of ranks, {num_ranks}, each of which holds a stratum or more, got "
             f"sharded={num_strata}."
         )
     if batch_size % num_strata:

@@ -65,9 +65,9 @@ class Meter:
 
     memory = 0.98
 
-    def __init__(self, num_samples: int, batch_size: int, *, stride: int = 1) -> None:
+    def __init__(self, num_samples: int, batch_size: int) -> None:
         self.num_samples, self.batch_size = _checks.num_samples(num_samples), _checks.count("batch_size", batch_size)
-        self._stride = _checks.count("stride", stride)  # of the samples watched here, in the dataset
+        self._strata: Strata | None = None  # whose samples alone are watched here
         self.steps = self.samples = 0
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self._step_seconds = {True: [0, 0.0], False: [0, 0.0]}  # steps and seconds, of full batches and of smaller ones
@@ -83,7 +83,9 @@ class Meter:
     def of(cls, selection: Selection) -> Meter:
         """Return a meter for a selection; for strata it takes no more memory than their samples need."""
         if isinstance(selection, Strata):
-            return cls(selection.own_samples, selection.batch_size, stride=selection.stride)
+            meter = cls(selection.own_samples, selection.batch_size)
+            meter._strata = selection
+            return meter
         return cls(selection.num_samples, selection.batch_size)
 
     def start_epoch(self) -> None:
@@ -93,8 +95,12 @@ class Meter:
 
     def note_draw(self, draw: Draw) -> None:
         """Take note of a batch that is about to be trained on."""
-        largest, size = _summary(draw.indices, draw.loss_weights, self._seen, self._stride)
-        self._largest = max(self._largest, largest * self.batch_size * self._stride)
+        strata, whole_size = self._strata, self.batch_size
+        places = draw.indices
+        if strata is not None:
+            places, whole_size = strata.places_of(places), whole_size * strata.num_strata // len(strata.strata)
+        largest, size = _summary(places, draw.loss_weights, self._seen)
+        self._largest = max(self._largest, largest * whole_size)
         self._note("size", size)
         self._note("trust", 1.0)
         self.steps += 1
@@ -194,11 +200,11 @@ class Meter:
 
 
 @jit
-def _summary(indices, weights, seen, stride):
+def _summary(places, weights, seen):
     """Mark the samples of a batch as seen; return its largest weight, and (Σ weights)²/Σ weights²."""
     largest = total = squares = 0.0
-    for j in range(len(indices)):
-        seen[indices[j] // stride] = True
+    for j in range(len(places)):
+        seen[places[j]] = True
         largest = max(largest, weights[j])
         total += weights[j]
         squares += weights[j] * weights[j]

@@ -8,6 +8,7 @@ per stratum (or per draw and stratum) is gathered: kilobytes a stratum. All rank
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -30,18 +31,17 @@ def to_whole(state: dict[str, Any], strata: Selection, ranks: Ranks, device: tor
         return state
     if "workers" in state["loader"]:
         raise NotImplementedError("`stateful` must be False where weights are sharded, got stateful=True.")
-    own, count = state["selection"]["strata"], strata.num_samples
-    vectors = {}
-    for name in strata.per_sample:
-        mixed = _interleaved([entry["selection"][name] for entry in own])
-        vectors[name] = to_blocks(mixed, count, ranks, device)
+    own, count, step = state["selection"]["strata"], strata.num_samples, len(strata.strata)
+    blocks = Blocks(count, strata.num_strata, ranks, device)
+    vectors = {name: blocks.of([entry["selection"][name] for entry in own]) for name in strata.per_sample}
     meter, whole = dict(state["meter"]), {**state, "strata": _split(state, strata)}
-    seen = np.unpackbits(meter.pop("seen").numpy(), count=strata.own_samples)
-    whole["meter"] = {"seen": to_blocks(torch.from_numpy(seen), count, ranks, device), "ranks": _gathered(meter, ranks)}
+    seen = torch.from_numpy(np.unpackbits(meter.pop("seen").numpy(), count=strata.own_samples))
+    whole["meter"] = {"seen": blocks.of([seen[k::step] for k in range(step)]), "ranks": _gathered(meter, ranks)}
     if "samples" in state:
         rows = state["samples"]["entries"].view(strata.own_samples, -1)
-        whole["samples"] = {"entries": to_blocks(rows, count, ranks, device)}
-    by_stratum = [entry for entries in zip(*_gathered(whole.pop("strata"), ranks), strict=True) for entry in entries]
+        whole["samples"] = {"entries": blocks.of([rows[k::step] for k in range(step)])}
+    by_number = {number: entry for held in _gathered(whole.pop("strata"), ranks) for number, entry in held.items()}
+    by_stratum = [by_number[number] for number in range(strata.num_strata)]
     whole["selection"] = {"num_samples": count, "num_strata": strata.num_strata, "strata": by_stratum, **vectors}
     common = {name: _gathered(state["loader"][name], ranks)[0] for name in ("seed", "position", "next_number")}
     whole["loader"] = {"in_epoch": state["loader"]["in_epoch"], **common}
@@ -64,80 +64,112 @@ def to_own(whole: dict[str, Any], strata: Selection, ranks: Ranks, device: torch
         if saved.get(name) != value:
             advice = f": make it with sharded={saved.get(name)}" if name == "num_strata" else ""
             raise ValueError(f"it must be saved with {name}={value}, got {name}={saved.get(name)}{advice}.")
-    numbers = [stratum.shard for stratum in strata.strata]
+    numbers, blocks = [stratum.shard for stratum in strata.strata], Blocks(count, strata.num_strata, ranks, device)
     own = [saved["strata"][number] for number in numbers]
     selections = [dict(entry["selection"]) for entry in own]
     for name in strata.per_sample:
-        mixed = from_blocks(saved[name], count, ranks, device)
-        for place, selection in enumerate(selections):
-            selection[name] = mixed[place :: len(own)].clone()
+        for selection, column in zip(selections, blocks.columns(saved[name]), strict=True):
+            selection[name] = column
     place = {"num_samples": count, "num_shards": strata.num_strata}
     shards = [{**place, "shard": number, "selection": one} for number, one in zip(numbers, selections, strict=True)]
     origin, loader = own[0]["selection"]["origin"], whole["loader"]
     seed = derived_seed(loader["seed"], ranks.rank) if ranks.rank else loader["seed"]
     sizes = {"num_samples": count, "batch_size": strata.batch_size}
-    seen = from_blocks(whole["meter"]["seen"], count, ranks, device).numpy()
+    seen = _interleaved(blocks.columns(whole["meter"]["seen"])).numpy()
     state = {
         **whole,
         "selection": {"num_samples": count, "num_strata": strata.num_strata, "strata": shards},
         "loader": {**loader, **sizes, "seed": seed, "pending": _joined((entry["pending"] for entry in own), origin)},
         "feedback": _joined_feedback(whole["feedback"], [entry["feedback"] for entry in own], origin),
-        "meter": {**_own_meter(whole["meter"]["ranks"], ranks), "seen": torch.from_numpy(np.packbits(seen))},
+        "meter": {**_own_meter(whole["meter"]["ranks"], strata, ranks), "seen": torch.from_numpy(np.packbits(seen))},
     }
     if "samples" in whole:
-        state["samples"] = {"entries": from_blocks(whole["samples"]["entries"], count, ranks, device).reshape(-1)}
+        state["samples"] = {"entries": _interleaved(blocks.columns(whole["samples"]["entries"])).reshape(-1)}
     return state
 
 
-def to_blocks(own: Tensor, num_samples: int, ranks: Ranks, device: torch.device) -> Tensor:
-    """Return the tensor of all samples in their order, a block on each rank, given the rows of i mod W = rank."""
-    if ranks.size == 1:
-        return own.contiguous()
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import DTensor, Shard
+@dataclass(frozen=True)
+class Blocks:
+    """Takes what the ranks hold by strata to blocks of consecutive samples, as `Shard(0)` cuts them, and back.
 
-    bounds = _bounds(num_samples, ranks.size)
-    sent = [_count_below(high, ranks) - _count_below(low, ranks) for low, high in bounds]
-    low, high = bounds[ranks.rank]
-    senders = [Ranks(rank, ranks.size) for rank in range(ranks.size)]
-    heard = [_count_below(high, sender) - _count_below(low, sender) for sender in senders]
-    received = _exchange(own, sent, heard, device).split(heard)
-    block = own.new_empty((high - low, *own.shape[1:]))
-    for rank, rows in enumerate(received):
-        block[(rank - low) % ranks.size :: ranks.size] = rows
-    mesh, shape = init_device_mesh("cpu", (ranks.size,)), torch.Size((num_samples, *own.shape[1:]))
-    stride = torch.empty(shape, device="meta").stride()
-    return DTensor.from_local(block, mesh, [Shard(0)], run_check=False, shape=shape, stride=stride)
+    Rank r holds the strata with s mod W = r on the one side, and the r-th block on the other.
+    """
 
+    num_samples: int
+    num_strata: int
+    ranks: Ranks
+    device: torch.device
 
-def from_blocks(whole: Tensor, num_samples: int, ranks: Ranks, device: torch.device) -> Tensor:
-    """Return the rows of i mod W = rank, given this rank's block of all."""
-    if ranks.size == 1:
-        return whole
-    bounds, block = _bounds(num_samples, ranks.size), whole.to_local()  # pyright: ignore[reportAttributeAccessIssue]
-    low, _ = bounds[ranks.rank]
-    parts = [block[(rank - low) % ranks.size :: ranks.size] for rank in range(ranks.size)]
-    heard = [_count_below(high, ranks) - _count_below(low, ranks) for low, high in bounds]
-    return _exchange(torch.cat(parts), [len(part) for part in parts], heard, device)
+    def of(self, columns: list[Tensor]) -> Tensor:
+        """Return the tensor of all samples in their order, a block on each rank, given the rows of each own stratum."""
+        ranks, first = self.ranks, columns[0]
+        low, high = self._bounds(ranks.rank)
+        block = first.new_empty((high - low, *first.shape[1:]))
+        pieces = [
+            column[self._rows(stratum, rank)]
+            for rank in range(ranks.size)
+            for stratum, column in zip(self._held(ranks.rank), columns, strict=True)
+        ]
+        sent = [self._count(ranks.rank, rank) for rank in range(ranks.size)]
+        heard = [self._count(rank, ranks.rank) for rank in range(ranks.size)]
+        strata = [stratum for rank in range(ranks.size) for stratum in self._held(rank)]
+        rows = self._exchange(pieces, sent, heard).split([self._size(stratum, ranks.rank) for stratum in strata])
+        for stratum, piece in zip(strata, rows, strict=True):
+            block[(stratum - low) % self.num_strata :: self.num_strata] = piece
+        if ranks.size == 1:
+            return block
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.tensor import DTensor, Shard
 
+        mesh, shape = init_device_mesh("cpu", (ranks.size,)), torch.Size((self.num_samples, *first.shape[1:]))
+        stride = torch.empty(shape, device="meta").stride()
+        return DTensor.from_local(block, mesh, [Shard(0)], run_check=False, shape=shape, stride=stride)
 
-def _bounds(num_samples: int, size: int) -> list[tuple[int, int]]:
-    """Return where the block of each rank begins and ends: as `Shard(0)` cuts."""
-    length = -(-num_samples // size)
-    return [(min(rank * length, num_samples), min((rank + 1) * length, num_samples)) for rank in range(size)]
+    def columns(self, whole: Tensor) -> list[Tensor]:
+        """Return the rows of each own stratum, given this rank's block of all."""
+        ranks = self.ranks
+        block: Tensor = whole if ranks.size == 1 else whole.to_local()  # pyright: ignore[reportAttributeAccessIssue]
+        low, _ = self._bounds(ranks.rank)
+        strata = [stratum for rank in range(ranks.size) for stratum in self._held(rank)]
+        pieces = [block[(stratum - low) % self.num_strata :: self.num_strata] for stratum in strata]
+        sent = [self._count(rank, ranks.rank) for rank in range(ranks.size)]
+        heard = [self._count(ranks.rank, rank) for rank in range(ranks.size)]
+        places = [(rank, stratum) for rank in range(ranks.size) for stratum in self._held(ranks.rank)]
+        rows = self._exchange(pieces, sent, heard).split([self._size(stratum, rank) for rank, stratum in places])
+        step = len(self._held(ranks.rank))
+        return [torch.cat(rows[k::step]) for k in range(step)]
 
+    def _held(self, rank: int) -> range:
+        """Return the numbers of the strata that a rank holds."""
+        return range(rank, self.num_strata, self.ranks.size)
 
-def _count_below(bound: int, ranks: Ranks) -> int:
-    """Return how many samples of a rank lie below `bound`."""
-    return len(range(ranks.rank, bound, ranks.size))
+    def _bounds(self, rank: int) -> tuple[int, int]:
+        """Return where the block of a rank begins and ends."""
+        length = -(-self.num_samples // self.ranks.size)
+        return min(rank * length, self.num_samples), min((rank + 1) * length, self.num_samples)
 
+    def _rows(self, stratum: int, rank: int) -> slice:
+        """Return which rows of a stratum are in the block of a rank."""
+        low, high = (len(range(stratum, bound, self.num_strata)) for bound in self._bounds(rank))
+        return slice(low, high)
 
-def _exchange(rows: Tensor, sent: list[int], heard: list[int], device: torch.device) -> Tensor:
-    """Send the first `sent[0]` rows to rank 0 and so on; return what all ranks sent here, in their order."""
-    out = rows.contiguous().to(device)
-    heard_rows = out.new_empty((sum(heard), *rows.shape[1:]))
-    dist.all_to_all_single(heard_rows, out, heard, sent)
-    return heard_rows.cpu()
+    def _size(self, stratum: int, rank: int) -> int:
+        rows = self._rows(stratum, rank)
+        return rows.stop - rows.start
+
+    def _count(self, holder: int, rank: int) -> int:
+        """Return how many samples of the strata of `holder` are in the block of `rank`."""
+        return sum(self._size(stratum, rank) for stratum in self._held(holder))
+
+    def _exchange(self, pieces: list[Tensor], sent: list[int], heard: list[int]) -> Tensor:
+        """Send the first `sent[0]` rows to rank 0 and so on; return what all ranks sent here, in their order."""
+        rows = torch.cat(pieces)
+        if self.ranks.size == 1:
+            return rows
+        out = rows.to(self.device)
+        received = out.new_empty((sum(heard), *rows.shape[1:]))
+        dist.all_to_all_single(received, out, heard, sent)
+        return received.cpu()
 
 
 def _interleaved(columns: list[Tensor]) -> Tensor:
@@ -157,9 +189,9 @@ def _gathered(value: Any, ranks: Ranks) -> list[Any]:
     return values
 
 
-def _split(state: dict[str, Any], strata: Strata) -> list[dict[str, Any]]:
-    """Return for each stratum of this rank: its selection without vectors, and its part of every draw on its way."""
-    split = []
+def _split(state: dict[str, Any], strata: Strata) -> dict[int, dict[str, Any]]:
+    """Return by the number of each own stratum: its selection without vectors, and its part of draws on their way."""
+    split = {}
     for stratum, entry in zip(strata.strata, state["selection"]["strata"], strict=True):
         rest = {name: value for name, value in entry["selection"].items() if name not in strata.per_sample}
         pending = [
@@ -173,7 +205,7 @@ def _split(state: dict[str, Any], strata: Strata) -> list[dict[str, Any]]:
             }
             for one in state["feedback"]
         ]
-        split.append({"selection": rest, "pending": pending, "feedback": feedback})
+        split[stratum.shard] = {"selection": rest, "pending": pending, "feedback": feedback}
     return split
 
 
@@ -206,19 +238,18 @@ def _joined_feedback(
     ]
 
 
-def _own_meter(saved: list[dict[str, Any]], ranks: Ranks) -> dict[str, Any]:
-    """Return this rank's readings; on another number of ranks, an equal share of those of all."""
+def _own_meter(saved: list[dict[str, Any]], strata: Strata, ranks: Ranks) -> dict[str, Any]:
+    """Return this rank's readings; on another number of ranks, its share of those of all."""
     if len(saved) == ranks.size:
         return saved[ranks.rank]
-    mean = {name: sum(one["moment"][name] for one in saved) / len(saved) for name in saved[0]["moment"]}
-    change = len(saved) / ranks.size  # a rank has so many times the samples
+    share = len(strata.strata) / strata.num_strata
+    total = {name: sum(one["moment"][name] for one in saved) for name in saved[0]["moment"]}
+    moment = {name: value * share if name in _SUMS else value / len(saved) for name, value in total.items()}
+    size = sum(one["average"]["size"] for one in saved) * share
     return {
         "steps": saved[0]["steps"],
-        "samples": round(sum(one["samples"] for one in saved) / ranks.size),
-        "average": {
-            "size": change * sum(one["average"]["size"] for one in saved) / len(saved),
-            "trust": saved[0]["average"]["trust"],
-        },
-        "moment": {name: value * change if name in _SUMS else value for name, value in mean.items()},
+        "samples": round(sum(one["samples"] for one in saved) * share),
+        "average": {"size": size, "trust": saved[0]["average"]["trust"]},
+        "moment": moment,
         "largest": max(one["largest"] for one in saved),
     }

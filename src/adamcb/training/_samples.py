@@ -75,12 +75,11 @@ class SampleRecord:
 
     Args:
         num_samples: How many samples are watched.
-        first: The place of the first of them in the dataset.
-        stride: From one of them to the next.
+        strata: Those whose samples they are. None: they are all of the dataset.
     """
 
-    def __init__(self, num_samples: int, *, first: int = 0, stride: int = 1) -> None:
-        self._first, self._stride = first, stride
+    def __init__(self, num_samples: int, *, strata: Strata | None = None) -> None:
+        self._strata = strata
         self._entries = np.zeros(num_samples, dtype=_ENTRY)
         self._entries["last_score"] = self._entries["mean_score"] = np.nan
 
@@ -88,12 +87,13 @@ class SampleRecord:
     def of(cls, selection: Selection) -> SampleRecord:
         """Return a record for a selection; for strata it has their samples only."""
         if isinstance(selection, Strata):
-            return cls(selection.own_samples, first=selection.first, stride=selection.stride)
+            return cls(selection.own_samples, strata=selection)
         return cls(selection.num_samples)
 
     def note(self, draw: Draw, losses: np.ndarray, scores: np.ndarray | None) -> None:
         """Take note of a batch: its losses, float[k], and its scores, float64[k], if they were measured."""
-        _note(self._entries, draw.indices, self._stride, losses, _NONE if scores is None else scores)
+        places = draw.indices if self._strata is None else self._strata.places_of(draw.indices)
+        _note(self._entries, places, losses, _NONE if scores is None else scores)
 
     def table(self) -> SampleTable:
         """Return what is known, the most suspicious samples first. O(n log n)."""
@@ -104,7 +104,7 @@ class SampleRecord:
         ascending = np.sort(mean_loss[count > 0])
         below = np.searchsorted(ascending, mean_loss[order], side="right") / max(1, len(ascending))
         return SampleTable(
-            index=order * self._stride + self._first,
+            index=order if self._strata is None else self._strata.samples_at(order),
             count=count[order],
             last_score=entries["last_score"].astype(np.float64)[order],
             mean_score=entries["mean_score"].astype(np.float64)[order],
@@ -135,11 +135,11 @@ def _cells(column: np.ndarray) -> list[Any]:
 
 
 @jit
-def _note(entries, indices, stride, losses, scores):
+def _note(entries, places, losses, scores):
     """Count a visit of each sample, and move its means towards this visit's loss, and score if there are scores."""
-    measured = len(scores) == len(indices)
-    for j in range(len(indices)):
-        entry = entries[indices[j] // stride]
+    measured = len(scores) == len(places)
+    for j in range(len(places)):
+        entry = entries[places[j]]
         entry.count += 1
         entry.mean_loss += (losses[j] - entry.mean_loss) / entry.count
         if measured:
