@@ -97,7 +97,7 @@ def draw_seconds(rows: Sequence[Row]) -> Figure:
     looks = {
         "adamcb's batches": ("#009E73", "D"),
         "random batches of the same sizes": ("#E69F00", "^"),
-        "samples": ("#bbbbbb", "|"),
+        "samples, as a share of Adam's": ("#555555", "|"),
     }
     for number, (label, (color, marker)) in enumerate(looks.items()):
         shares = [found[task][number] for task in tasks]
