@@ -5,6 +5,7 @@ All hold for torch 2.8 to 2.15. A later torch that drops one costs speed or a sh
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -63,6 +64,12 @@ def made_before(node: Any, time: int) -> bool:
     """Tell whether a node is older than `now()` returned; False where torch does not number its nodes."""
     number = getattr(node, "_sequence_nr", None)
     return number is not None and number() < time
+
+
+def age(node: Any) -> float:
+    """Return a number that grows from each node to those made of it; infinite for leaves, 0 where torch has none."""
+    number = getattr(node, "_sequence_nr", None)
+    return math.inf if type(node) is ACCUMULATES else 0.0 if number is None else float(number())
 
 
 def now() -> int:

@@ -104,10 +104,10 @@ class PerSampleNorms:
     def is_paused(self, value: bool) -> None:
         self._watcher.is_paused = value
 
-    def is_done(self, until: int) -> bool:
-        """Tell whether a forward pass with a number up to `until` has gone backward and waits for `take`."""
-        until = _checks.integer("until", until)
-        return any(record.index <= until for record in self._done)
+    def is_done(self, until: int, *, first: int = 1) -> bool:
+        """Tell whether a forward pass with a number from `first` to `until` has gone backward and waits for `take`."""
+        first, until = _checks.integer("first", first), _checks.integer("until", until)
+        return any(first <= record.index <= until for record in self._done)
 
     def take(self, *, until: int | None = None) -> Tensor:
         """Return the norms of the samples that went backward since the last call, in the order of their forward.

@@ -1,12 +1,16 @@
 """The gradient at the last layer's result, found in the graph after an ordinary forward pass: nothing is watched.
 
 ‖∂lossⱼ/∂zⱼ‖ times a constant bounds the norm of the whole gradient (Katharopoulos and Fleuret 2018, equation 16), z
-being what the last layer with parameters computes, before any activation.
+being what the last layer with parameters computes, before any activation. A model with several heads has a last layer
+for each of them, and z is what those compute that the losses use.
 """
 
 from __future__ import annotations
 
+import math
 from collections import deque
+from functools import partial
+from heapq import heapify, heappop, heappush
 from typing import Any
 
 import torch
@@ -15,66 +19,88 @@ from torch.linalg import vector_norm
 from torch.nn import Parameter
 
 from adamcb.gradnorm._call import is_parameter, tensors_in
-from adamcb.gradnorm._compat import ACCUMULATES
+from adamcb.gradnorm._compat import ACCUMULATES, age
+from adamcb.gradnorm._owners import VIEWS, Layouts, Owners, owners_behind
 from adamcb.gradnorm._parts import accurate
 from adamcb.gradnorm._record import SECOND_BACKWARD, Finish, unavailable
 
-# Nodes that only move or convert numbers, so that norms pass through them unchanged.
-_VIEWS = {
-    *("TBackward0", "TransposeBackward0", "PermuteBackward0", "ViewBackward0", "UnsafeViewBackward0", "AliasBackward0"),
-    *("ReshapeAliasBackward0", "SqueezeBackward0", "SqueezeBackward1", "UnsqueezeBackward0", "ToCopyBackward0"),
-    *("CloneBackward0", "MovedimBackward0"),
-}
-
 
 class LastPass:
-    """The record of one forward pass whose last layer alone is measured.
+    """The record of one forward pass whose last layers alone are measured.
 
     Args:
         index: Its place among the forward passes.
-        finish: Called with this record when the gradient arrives.
+        finish: Called with this record when the first gradient arrives.
         batch_size: The number of samples.
     """
 
-    __slots__ = ("_finish", "_norms", "batch_size", "error", "index")
+    __slots__ = ("_arrived", "_finish", "_layouts", "_norms", "batch_size", "error", "index")
 
-    def __init__(self, index: int, finish: Finish, batch_size: int) -> None:
+    def __init__(self, index: int, finish: Finish, batch_size: int, layouts: Layouts | None = None) -> None:
         self.index, self.batch_size = index, batch_size
         self.error: str | None = None
         self._finish: Finish | None = finish
+        self._layouts: Layouts = {} if layouts is None else layouts
+        self._arrived: set[int] = set()
         self._norms: Tensor | None = None
 
     def watch(self, output: Any) -> None:
-        """Wait for the gradient of the last layer's result, given what the model returned."""
-        if type(output) is Tensor and (root := output.grad_fn) is not None:
-            node = root if _has_parameter(root) else _last_layer([root])
-        else:
-            node = _last_layer([root for tensor in tensors_in(output) if (root := tensor.grad_fn) is not None])
-        if node is not None:
-            node.register_prehook(self._arrive)
+        """Wait for the gradients of the last layers' results, given what the model returned."""
+        root = output.grad_fn if type(output) is Tensor else None
+        if root is not None and _has_parameter(root):
+            root.register_prehook(partial(self._arrive, 0, frozenset(), None))
+            return
+        results = [tensor for tensor in tensors_in(output) if tensor.grad_fn is not None]
+        layers: dict[Any, Tensor] = {}
+        # A model may return its mean loss as well. Nobody goes backward on that and on losses of samples.
+        for result in [tensor for tensor in results if tensor.dim()] or results:
+            layer = _last_layer(result.grad_fn)
+            if layer is not None:
+                layers.setdefault(layer, result)
+        above = _layers_above(list(layers))
+        for place, (layer, result) in enumerate(layers.items()):
+            owners = owners_behind(result, layer, self.batch_size, self._layouts)
+            layer.register_prehook(partial(self._arrive, place, above[place], owners))
 
-    def _arrive(self, grads: tuple[Tensor | None, ...]) -> None:
+    def _arrive(
+        self, place: int, above: frozenset[int], owners: Owners | None, grads: tuple[Tensor | None, ...]
+    ) -> None:
         grad = grads[0]
         if grad is None:
             return
-        if self._norms is not None or self.error is not None:
-            self.error = SECOND_BACKWARD
+        if place in self._arrived or self.error is not None:
+            self.error = self.error or SECOND_BACKWARD
             return
         if self._finish is not None:
             # Let go of it first: whoever is told keeps this record.
             finish, self._finish = self._finish, None
             finish(self)
+        # What flows into a layer from another one that is measured, as into a hidden state that the model returns too,
+        # is not the gradient of a last layer.
+        inner = not above.isdisjoint(self._arrived)
+        self._arrived.add(place)
+        if inner:
+            return
+        norms = self._norms_of(grad, owners)
+        if norms is not None:
+            norms = norms.detach() if norms.requires_grad else norms  # create_graph=True
+            self._norms = norms if self._norms is None else torch.hypot(self._norms, norms)
+
+    def _norms_of(self, grad: Tensor, owners: Owners | None) -> Tensor | None:
+        if owners is not None:
+            norms = owners.norms(grad, self.batch_size)
+            if norms is None:
+                self.error = "samples are mixed between the last layer and the result of the model."
+            return norms
         if grad.dim() == 2 and grad.size(0) == self.batch_size and grad.dtype is torch.float32:
-            norms = vector_norm(grad, 2, 1)
-        else:
-            moved = _samples_first(grad, self.batch_size)
-            if moved is None:
-                self.error = f"the size of the batch cannot be told from a gradient of shape {tuple(grad.shape)}."
-                return
-            # By dimensions: reshaping would copy a gradient that lies in another order, as losses of tokens leave it.
-            moved = moved if moved.dim() > 1 else moved.unsqueeze(1)
-            norms = vector_norm(accurate(moved), 2, tuple(range(1, moved.dim())))
-        self._norms = norms.detach() if norms.requires_grad else norms  # create_graph=True
+            return vector_norm(grad, 2, 1)
+        moved = _samples_first(grad, self.batch_size)
+        if moved is None:
+            self.error = f"the size of the batch cannot be told from a gradient of shape {tuple(grad.shape)}."
+            return None
+        # By dimensions: reshaping would copy a gradient that lies in another order, as losses of tokens leave it.
+        moved = moved if moved.dim() > 1 else moved.unsqueeze(1)
+        return vector_norm(accurate(moved), 2, tuple(range(1, moved.dim())))
 
     def settle(self) -> None:
         """Do nothing: no other gradient is waited for."""
@@ -94,17 +120,16 @@ def _has_parameter(node: Any) -> bool:
     return False
 
 
-def _last_layer(roots: list[Any]) -> Any:
-    """Return the node nearest the outputs that has parameters among its inputs, views after it included."""
-    waiting = deque((root, root) for root in roots)
-    seen = set()
+def _last_layer(root: Any) -> Any:
+    """Return the node nearest a result that has parameters among its inputs, views after it included."""
+    waiting, seen = deque([(root, root)]), set()
     while waiting:
         node, top = waiting.popleft()
         children = [child for child, _ in node.next_functions if child is not None]
         for child in children:
             if _is_parameter(child):
                 return top
-        below = type(node).__name__ in _VIEWS
+        below = type(node).__name__ in VIEWS
         for child in children:
             if child not in seen:
                 seen.add(child)
@@ -112,8 +137,39 @@ def _last_layer(roots: list[Any]) -> Any:
     return None
 
 
+def _layers_above(layers: list[Any]) -> list[frozenset[int]]:
+    """Return for each layer, by place, those others whose results are made from its own.
+
+    Nodes are older than what is made of them, so one look from the youngest to the oldest of the layers is enough.
+    """
+    if len(layers) < 2:
+        return [frozenset() for _ in layers]
+    oldest = min(age(layer) for layer in layers)
+    places = {layer: place for place, layer in enumerate(layers)}
+    masks: dict[Any, frozenset[int]] = {}
+    found = [frozenset[int]()] * len(layers)
+    waiting = [(-age(layer), place, layer) for layer, place in places.items()]
+    heapify(waiting)
+    met, order = set(layers), len(layers)
+    while waiting:
+        _, _, node = heappop(waiting)
+        mask = masks.pop(node, frozenset())
+        if node in places:
+            found[places[node]] = mask
+            mask |= {places[node]}
+        for child, _ in node.next_functions:
+            if child is None or not oldest <= age(child) < math.inf:
+                continue
+            masks[child] = masks.get(child, frozenset()) | mask
+            if child not in met:
+                met.add(child)
+                order += 1
+                heappush(waiting, (-age(child), order, child))
+    return found
+
+
 def _is_parameter(node: Any) -> bool:
-    while type(node).__name__ in _VIEWS:
+    while type(node).__name__ in VIEWS:
         node = node.next_functions[0][0]
         if node is None:
             return False

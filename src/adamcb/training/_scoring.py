@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -13,6 +14,10 @@ from adamcb.gradnorm import PerSampleNorms
 from adamcb.training._ranks import unwrapped
 
 NAMES = ("exact", "last-layer", "losses")
+_PASSED = (
+    "AdaptiveLoader: the model went backward before `weigh`, as for a gradient penalty or the residual of an equation. "
+    'Norms are of one backward pass, so nothing is learned from such a batch. Use scores="losses".'
+)
 
 
 class Scoring(Protocol):
@@ -57,14 +62,19 @@ class GradientNorms:
 
     def __init__(self, model: nn.Module, mode: str) -> None:
         self._engine, self._mode = PerSampleNorms(unwrapped(model), mode=mode), mode
-        self._last = 0
+        self._last, self._said = 0, False
 
-    def begin(self, losses: Tensor) -> range:
+    def begin(self, losses: Tensor) -> range | None:
         """Return the numbers of the forward passes that these losses came from.
+
+        None: the last of them went backward already, for a gradient that is a part of the losses.
 
         Raises:
             RuntimeError: If the model's forward was not called since the last batch.
         """
+        passed = self._engine.passes > self._last and self._engine.is_done(
+            self._engine.passes, first=self._engine.passes
+        )
         self._engine.forget()
         if self._engine.passes == self._last:
             raise RuntimeError(
@@ -73,7 +83,12 @@ class GradientNorms:
                 "torch.compile, give the loader what it returned."
             )
         first, self._last = self._last + 1, self._engine.passes
-        return range(first, self._last + 1)
+        if not passed:
+            return range(first, self._last + 1)
+        if not self._said:
+            self._said = True
+            warnings.warn(_PASSED, UserWarning, stacklevel=3)
+        return None
 
     def finish(self, begun: range, size: int) -> Tensor | None:
         """Return the norms; None: the backward pass failed on its way through the model.
