@@ -16,6 +16,7 @@ from adamcb.gradnorm import _compat
 from adamcb.gradnorm._call import tensors_in
 from adamcb.gradnorm._guard import Guard, Schedule
 from adamcb.gradnorm._last_layer import LastPass
+from adamcb.gradnorm._owners import Layouts
 from adamcb.gradnorm._places import Places
 from adamcb.gradnorm._record import Check, Record, TracedPass, unavailable
 from adamcb.gradnorm._sequential import Chain, ChainPass
@@ -48,6 +49,7 @@ class Watcher:
         self.passes = 0
         self.is_paused = False
         self._chain, self._places = Chain(), Places()
+        self._layouts: Layouts = {}
         self._model, self._samples = weakref.ref(model), samples
         self._schedule, self._check = Schedule(check), Check()
         self._compiled = _compat.is_compiled(model)
@@ -138,11 +140,12 @@ class Watcher:
         if self.is_paused or not torch.is_grad_enabled() or torch.compiler.is_compiling():
             return
         self.passes = index = self.passes + 1
-        if args and type(args[0]) is Tensor and args[0].dim():
-            size = args[0].size(0)
+        first = args[0] if args else None
+        if type(first) is Tensor and first.dim() and type(output) is Tensor and output.shape[:1] == first.shape[:1]:
+            size = first.size(0)
         else:
-            size = next((tensor.size(0) for tensor in tensors_in((args, kwargs)) if tensor.dim()), 0)
-        LastPass(index, self.done.append, size).watch(output)
+            size = _count_samples((args, kwargs), output)
+        LastPass(index, self.done.append, size, self._layouts).watch(output)
 
     def _consider_check(self, model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
         if self._check.guard is not None:
@@ -175,6 +178,13 @@ def abandon_interrupted() -> None:
     for mode in reversed(_compat.function_modes()):
         if isinstance(mode, Tracer):
             mode.owner.abandon()
+
+
+def _count_samples(inputs: Any, output: Any) -> int:
+    """Return how many rows the first result has that has as many as an input; else how many the first input has."""
+    sizes = [tensor.size(0) for tensor in tensors_in(inputs) if tensor.dim()]
+    made = (tensor.size(0) for tensor in tensors_in(output) if tensor.dim() and tensor.grad_fn is not None)
+    return next((size for size in made if size in sizes), sizes[0] if sizes else 0)
 
 
 def _refuse_outer_engine() -> None:
