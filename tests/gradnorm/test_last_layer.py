@@ -192,6 +192,20 @@ def test_asking_the_graph_changes_no_gradient_and_no_random_number():
     assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
+@pytest.mark.parametrize("kind", ["of a tensor", "of a module"])
+def test_hooks_are_called_once_a_backward_pass(kind):
+    last, called = TwoViews(), []
+    model = nn.Sequential(nn.Linear(WIDTH, WIDTH), last)
+    if kind == "of a module":
+        last.register_full_backward_hook(lambda *_: called.append(1))
+    else:
+        last.register_forward_hook(lambda module, inputs, result: result.register_hook(called.append) and None)
+    with PerSampleNorms(model, mode="last-layer") as engine:
+        losses_of(model(rows())).sum().backward()
+        assert len(engine.take()) == K
+    assert len(called) == 1
+
+
 def test_batchnorm_behind_the_last_layer_gives_contributions():
     """It ties samples together: a sample's row of the gradient is what it contributes."""
     model = nn.Sequential(nn.Linear(WIDTH, CLASSES), nn.BatchNorm1d(CLASSES, affine=False))

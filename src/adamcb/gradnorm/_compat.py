@@ -66,6 +66,11 @@ def made_before(node: Any, time: int) -> bool:
     return number is not None and number() < time
 
 
+def has_hooks(tensor: Tensor) -> bool:
+    """Tell whether somebody waits for the gradient of a tensor, as `fully_shard` does."""
+    return bool(tensor._backward_hooks)
+
+
 def age(node: Any) -> float:
     """Return a number that grows from each node to those made of it; infinite for leaves, 0 where torch has none."""
     number = getattr(node, "_sequence_nr", None)

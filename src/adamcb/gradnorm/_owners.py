@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 from torch.linalg import vector_norm
 
-from adamcb.gradnorm._compat import age
+from adamcb.gradnorm._compat import age, has_hooks
 from adamcb.gradnorm._parts import accurate
 
 # Nodes that only move or convert numbers, so that norms pass through them unchanged.
@@ -25,6 +25,8 @@ VIEWS = {
     *("ReshapeAliasBackward0", "SqueezeBackward0", "SqueezeBackward1", "UnsqueezeBackward0", "ToCopyBackward0"),
     *("CloneBackward0", "MovedimBackward0"),
 }
+# What a module's full backward hooks hang on.
+_HOOK = "BackwardHook"
 # Which rows these move is in their indices, which differ from batch to batch.
 _GATHER = ("Index", "Gather", "Scatter", "Masked", "Select", "Sort", "Where", "Unique", "Nonzero")
 
@@ -58,13 +60,15 @@ Layouts = dict[Any, Owners]
 def owners_behind(result: Tensor, layer: Any, batch_size: int, known: Layouts) -> Owners | None:
     """Return the owners of a layer's result, which the model made `result` of; None where shapes must tell.
 
-    That is where the layer's result is the model's, up to what the model's own first dimension tells, or where the
-    model's result has no dimension of samples.
+    That is where the layer's result is the model's, where the model's result has no dimension of samples, or where
+    hooks are on the way.
     """
     root = result.grad_fn
     if layer is root or batch_size < 2 or not result.dim() or result.size(0) != batch_size:
         return None
     names = _names_between(root, layer)
+    if has_hooks(result) or any(_HOOK in name for name in names):
+        return None  # hooks would take the question for a backward pass
     key = (names, result.shape, batch_size)
     if key in known:
         return known[key]
