@@ -6,6 +6,7 @@ puts time first, views fold heads or positions into the batch, and indexing gath
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import torch
@@ -133,3 +134,26 @@ def place_owners(owner: Tensor, dim: int, size: int) -> Batch:
         if torch.equal(expected, seen if inner > 1 else torch.where(seen < 0, expected, seen)):
             return regular
     return Batch(dim, size, owners=Owners(owner, size))
+
+
+def reshape_owners(batch: Batch, owner: Tensor, source: torch.Size, out: torch.Size) -> Batch | None:
+    """Follow owners: their dimension may be joined with others, and split where it was joined."""
+    before, behind = math.prod(source[: batch.dim]), math.prod(source[batch.dim + 1 :])
+    if not len(owner):
+        return None
+    changes = torch.nonzero(owner[1:] != owner[:-1]).flatten() + 1
+    run = math.gcd(len(owner), *changes.tolist())
+    parts = owner[::run]  # each stands for a run of entries, and all of them perhaps for several rounds
+    period = next(
+        size
+        for size in range(1, len(parts) + 1)
+        if len(parts) % size == 0 and torch.equal(parts[size:], parts[: len(parts) - size])
+    )
+    before, behind, parts = before * len(parts) // period, behind * run, parts[:period]
+    for dim, size in enumerate(out):
+        start, rest = math.prod(out[:dim]), math.prod(out[dim + 1 :])
+        if start and rest and before % start == 0 and behind % rest == 0:
+            entries = parts.repeat_interleave(behind // rest).repeat(before // start)
+            if len(entries) == size:
+                return place_owners(entries, dim, batch.size)
+    return None

@@ -28,8 +28,8 @@ class Marks(Protocol):
 
     checked: bool
 
-    def mark_samples(self, tensor: Tensor, batch: Batch) -> None:
-        """Note where the samples are by the operation's convention."""
+    def mark_samples(self, tensor: Tensor, batch: Batch) -> Batch:
+        """Note where the samples are by the operation's convention, unless they are known; return where they are."""
         ...
 
 
@@ -81,9 +81,10 @@ def _recurrent(step: Callable) -> Callable:
             )
         input, states, weights, has_biases, num_layers, dropout, train, bidirectional, batch_first = args
         states = tuple(states) if isinstance(states, (tuple, list)) else (states,)
-        marks.mark_samples(input, Batch(0 if batch_first else 1, input.shape[0 if batch_first else 1], sure=True))
+        dim = 0 if batch_first else 1
+        place = marks.mark_samples(input, Batch(dim, input.shape[dim], sure=True))
         for state in states:
-            marks.mark_samples(state, Batch(1, state.shape[1], sure=True))
+            marks.mark_samples(state, place._replace(dim=1))
         steps = input.transpose(0, 1) if batch_first else input
         directions, finals = 2 if bidirectional else 1, []
         per_pass = len(weights) // (num_layers * directions)

@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from adamcb.gradnorm._batch import Batch, place_owners
+from adamcb.gradnorm._batch import Batch, place_owners, reshape_owners
 from adamcb.gradnorm._call import Call, substitute, tensors_in
 
 Layout = Callable[[Call, Tensor, Batch, Tensor], "Batch | None"]
@@ -156,7 +156,7 @@ def loss_of_rows(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch
 def reshaped(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
     """The row-major order of the elements stays: the samples lie as many elements apart as before."""
     if batch.owners is not None:
-        return _reshaped_owners(source, batch, out)
+        return reshape_owners(batch, batch.owners.samples, source.shape, out.shape)
     stride = batch.inner * math.prod(source.shape[batch.dim + 1 :])
     fitting = []
     for dim, size in enumerate(out.shape):
@@ -166,14 +166,6 @@ def reshaped(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | N
     # A single sample fits in many places; the one that holds nothing else keeps other dimensions what they are.
     fitting.sort(key=lambda found: out.shape[found.dim] != batch.size)
     return fitting[0] if fitting else None
-
-
-def _reshaped_owners(source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
-    before, after = math.prod(source.shape[: batch.dim]), source.shape[batch.dim]
-    for dim, size in enumerate(out.shape):
-        if size == after and math.prod(out.shape[:dim]) == before:
-            return batch._replace(dim=dim)
-    return None
 
 
 def viewed(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:

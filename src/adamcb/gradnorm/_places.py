@@ -111,6 +111,18 @@ class Places:
                 why = f"the inputs have {self.size} and {tensor.shape[0]} rows"
                 yield tensor, Mixed(self.size, f"the size of the batch cannot be told: {why}")
 
+    def reordered(self, batch: Batch, length: int) -> str | None:
+        """Return in which order samples come along a dimension, None if it is that of the model's inputs."""
+        if batch.owners is None or self._ragged is not None:
+            return None
+        owner = batch.owner(length).tolist()
+        if length == batch.size:
+            right = all(mine in (-1, place) for place, mine in enumerate(owner))
+        else:  # several rows of a sample, as of tokens that a mask picked
+            firsts = list(dict.fromkeys(mine for mine in owner if mine >= 0))
+            right = firsts == sorted(firsts)
+        return None if right else ", ".join(map(str, owner[:8])) + (", …" if length > 8 else "")
+
     def find(self, call: Call, number: int, out: Tensor) -> tuple[Mark | None, str | None]:
         """Return what is known of result number `number`, and why a gradient must not reach it, if so."""
         call = _told_apart(call)

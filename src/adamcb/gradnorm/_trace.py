@@ -76,17 +76,40 @@ class Tracer(TorchFunctionMode):
         """Note what is known of a tensor, for as long as it lives."""
         self._marks[id(tensor)] = (weakref.ref(tensor), mark)
 
-    def mark_samples(self, tensor: Tensor, batch: Batch) -> None:
-        """Note where an operation's convention puts the samples; what is made of parameters alone holds none."""
+    def mark_samples(self, tensor: Tensor, batch: Batch) -> Batch:
+        """Note where an operation's convention puts the samples; return where they are.
+
+        The convention only says which dimension: whose each entry is, is known if the samples were followed so far.
+        What is made of parameters alone holds none.
+        """
         known = self.mark_of(tensor)
-        if type(known) is Batch and not known.agrees(batch) and known.size > 1 and self.record.uses:
-            self.record.error = (
+        if type(known) is Batch and known.size == 1:
+            known = known._replace(dim=batch.dim, owners=None)
+        if type(known) is Batch:
+            if known.dim == batch.dim:
+                self.mark(tensor, known)
+                return known
+            self._distrust(
                 f"a layer takes dimension {batch.dim} of a tensor of shape {tuple(tensor.shape)} for the batch, but by "
                 f"the model's inputs, which have the batch first, it is dimension {known.dim}. Give the model inputs "
-                "whose first dimension is the batch."
+                "whose first dimension is the batch, and see whether the layer needs `batch_first=True`."
             )
-        if type(known) is not Origin:
+        elif known is None and self._places.size not in (0, batch.size):
+            self._distrust(
+                f"a layer takes dimension {batch.dim} of a tensor of shape {tuple(tensor.shape)} for the batch, but "
+                f"the model's inputs hold {self._places.size} samples, and no samples are known in that tensor."
+            )
+        if type(known) is not Origin and not (type(known) is Mixed and self._is_new(tensor)):
             self.mark(tensor, batch)
+        return batch
+
+    def _distrust(self, why: str) -> None:
+        """Let `take` fail whatever gradients arrive."""
+        self.record.error = self.record.error or why
+
+    def _is_new(self, tensor: Tensor) -> bool:
+        """Tell whether a tensor was made in this forward pass, out of something that wants gradients."""
+        return tensor.grad_fn is not None and not _compat.made_before(tensor.grad_fn, self._start)
 
     def mark_of(self, tensor: Tensor) -> Mark | None:
         """Return what is known of a tensor, None for a constant."""
@@ -187,6 +210,12 @@ class Tracer(TorchFunctionMode):
                 self._arrivals.refuse(tensor, f"{why}: which sample it belongs to cannot be told.")
             elif type(mark) is Mixed and not mark.pooled:  # in place, or by a function that no operation told of
                 self._arrivals.refuse(tensor, f"the model returned a tensor in which samples are mixed: {mark.why}.")
+            elif type(mark) is Batch and (order := self._places.reordered(mark, tensor.shape[mark.dim])):
+                self._arrivals.refuse(
+                    tensor,
+                    f"dimension {mark.dim} of a result of the model holds the samples in another order than the "
+                    f"inputs: {order}. Which loss is whose cannot be told; return them in the order of the inputs.",
+                )
         self._made.clear()
         if self._guard is not None:
             self._guard.expect([(tensor, self.mark_of(tensor)) for tensor in results], self._arrivals.quiet)
