@@ -183,7 +183,8 @@ def map_style(name: str, value: Any) -> int:
             f"`{name}` must be map-style, got an IterableDataset of type {type(value).__name__}. To choose from what "
             f"it gave last, pass a window: adamcb.data.Window({name}, size)."
         )
-    if not hasattr(value, "__getitem__") or not hasattr(value, "__len__") or isinstance(value, type):
+    is_dataset = hasattr(value, "__getitem__") and hasattr(value, "__len__")
+    if not is_dataset or isinstance(value, (type, str, bytes)):
         kind = type(value).__name__
         raise TypeError(f"`{name}` must be map-style, with `__getitem__` and `__len__`, got {name} of type {kind}.")
     try:

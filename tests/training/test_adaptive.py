@@ -3,6 +3,7 @@
 import copy
 import gc
 import itertools
+import math
 import weakref
 
 import numpy as np
@@ -395,11 +396,50 @@ def test_a_function_of_the_losses_may_return_integers():
     assert selection.told[0][1].tolist() == list(range(K))
 
 
-def test_a_loop_that_leaves_weigh_out_hears_of_it_once():
-    loader = make(mlp(), eager(200, K), dtype=torch.float32)
-    with pytest.warns(UserWarning, match="`weigh` was not called") as heard:
-        list(batches_of(loader, 3 * len(loader)))
-    assert len(heard) == 1
+def test_a_refused_weigh_changes_nothing_and_can_be_tried_again():
+    model = mlp()
+    loader = make(model, eager(200, K), dtype=torch.float32, scores=lambda losses: losses[:wanted])
+    x, y = next(iter(loader))
+    wanted = 3
+    for losses in (losses_of(model, x, y), losses_of(model, x, y)[:5], torch.full((K,), math.nan, requires_grad=True)):
+        with pytest.raises((ValueError, FloatingPointError)):
+            loader.weigh(losses)
+    wanted = K
+    loader.weigh(losses_of(model, x, y)).backward()
+    loader.learn()
+    with pytest.raises(RuntimeError, match="no batch is waiting"):
+        loader.weigh(losses_of(model, x, y))
+
+
+def test_losses_of_no_forward_pass_are_refused_and_the_batch_waits():
+    model = mlp()
+    loader = make(model, eager(200, K), dtype=torch.float32)
+    x, y = next(iter(loader))
+    with pytest.raises(RuntimeError, match="must come from a forward pass of the model"):
+        loader.weigh(torch.ones(K, requires_grad=True))
+    loader.weigh(losses_of(model, x, y)).backward()
+
+
+def test_a_draw_is_weighed_once_unless_it_is_given_up():
+    model = mlp()
+    loader = make(model, eager(200, K), dtype=torch.float32)
+    batch = next(iter(loader))
+    loader.weigh(losses_of(model, *batch), draw=batch.draw)
+    with pytest.raises(RuntimeError, match="`draw` must be weighed once"):
+        loader.weigh(losses_of(model, *batch), draw=batch.draw)
+    loader.give_up()
+    loader.weigh(losses_of(model, *batch), draw=batch.draw).backward()
+    loader.learn()
+    with pytest.raises(RuntimeError, match="`draw` must be weighed once"):
+        loader.weigh(losses_of(model, *batch), draw=batch.draw)
+
+
+@pytest.mark.parametrize("kind", [AdaptiveLoader, AdamCB])
+def test_a_loop_that_leaves_weigh_out_hears_of_it_once(kind):
+    with kind(mlp(), digits(200), K) as loader:
+        with pytest.warns(UserWarning, match="`weigh` was not called") as heard:
+            list(batches_of(loader, 3 * len(loader)))
+        assert [warning.filename for warning in heard] == [__file__]
 
 
 def test_a_loop_that_never_goes_backward_hears_of_it_once():
@@ -407,7 +447,7 @@ def test_a_loop_that_never_goes_backward_hears_of_it_once():
     loader = make(model, eager(200, K), dtype=torch.float32)
     with pytest.warns(UserWarning, match="no backward pass reached the losses") as heard:
         _ = [loader.weigh(losses_of(model, *batch)) for batch in batches_of(loader, 3 * len(loader))]
-    assert len(heard) == 1
+    assert [warning.filename for warning in heard] == [__file__]
 
 
 def train_on_plain_losses(loader, reduce) -> None:

@@ -256,6 +256,9 @@ def test_a_selection_that_learns_nothing_is_not_measured():
         assert np.isnan(trainer.meter.second_moment)
 
 
+SAME = torch.optim.SGD([torch.zeros(1)])
+
+
 class Stream(IterableDataset):
     def __iter__(self):
         return iter(range(3))
@@ -294,6 +297,20 @@ class Stream(IterableDataset):
         ({"dataset": Stream()}, TypeError, "`dataset` must be map-style.*Stream"),
         ({"dataset": TensorDataset(torch.empty(0, 3))}, ValueError, "`dataset` must not be empty"),
         ({"workers": 2}, TypeError, "workers"),
+        (
+            {"optimizer": [SAME, SAME]},
+            ValueError,
+            "`optimizer` must name each optimizer once.* got one twice in SGD, SGD",
+        ),
+        (
+            {"model": mlp().requires_grad_(False)},
+            ValueError,
+            "`model` must have a trainable parameter, got one with 4 frozen",
+        ),
+        ({"model": nn.Flatten()}, ValueError, "`model` must have a trainable parameter, got one with 0 frozen"),
+        ({"device": "meta"}, ValueError, "`device` must hold numbers, got device='meta'"),
+        ({"dataset": "hello"}, TypeError, "`dataset` must be map-style.* got dataset of type str"),
+        ({"dataset": b"hello"}, TypeError, "`dataset` must be map-style.* got dataset of type bytes"),
     ],
 )
 def test_bad_arguments_are_refused(options, error, message):

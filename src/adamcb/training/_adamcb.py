@@ -93,21 +93,21 @@ class AdamCB(AdaptiveLoader):
 
     def __iter__(self) -> Iterator[SelectedBatch]:
         """Yield one epoch of batches, or what is left of it after a checkpoint was loaded."""
-        self._look_for_left_out(stacklevel=4)
+        self._look_for_left_out()
         return super().__iter__()
 
-    def _look_for_left_out(self, stacklevel: int) -> None:
+    def _look_for_left_out(self) -> None:
         """Warn of parameters that nobody trains, and remember those that would be, were they no longer frozen."""
         left_out = _arguments.parameters_left_out(self.model, self.optimizers)
         trainable = [name for name, parameter in left_out.items() if parameter.requires_grad]
         if trainable and trainable != self._left_out:
-            _arguments.warn_of_parameters_left_out(trainable, stacklevel)
+            _arguments.warn_of_parameters_left_out(trainable)
         self._left_out = trainable
         self._frozen = [parameter for parameter in left_out.values() if not parameter.requires_grad]
 
     def _next(self, batches: Iterator[SelectedBatch]) -> SelectedBatch | None:
         if any(parameter.requires_grad for parameter in self._frozen):
-            self._look_for_left_out(stacklevel=5)
+            self._look_for_left_out()
         batch = super()._next(batches)
         if self._stepped:
             self._zero_grad()  # not before, so that gradients can be looked at until now
@@ -133,7 +133,11 @@ class AdamCB(AdaptiveLoader):
                 unless `feedback_delay` is above 0. The batch is given up. It is raised on all ranks (if `sharded`, on
                 the one that has the sample, which must then end).
         """
-        loss = self.weigh(losses, draw=draw)
+        try:
+            loss = self.weigh(losses, draw=draw)
+        except FloatingPointError:
+            self._draw = None
+            raise
         self._stepped = True
         try:
             loss.backward()

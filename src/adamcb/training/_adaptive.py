@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -117,7 +118,7 @@ class AdaptiveLoader:
         refuse_other_parallelism(model)
         self.model, self.dataset = model, dataset
         self.batch_size = _checks.integer("batch_size", batch_size, low=1)
-        self._device = None if device is None else _checks.device("device", device)
+        self._device = _arguments.checked_device(device)
         self._delay = _arguments.checked_delay(feedback_delay)
         sharded, self._ranks = _arguments.checked_sharded(sharded), Ranks.current()
         self._sharded = sharded is not False
@@ -141,6 +142,7 @@ class AdaptiveLoader:
         self._resumed = False  # in the middle of an epoch
         self._draw: Draw | None = None  # of the batch that was handed out last, until it is weighed
         self._weighed: list[Weighed] = []  # batches that were not learned from yet
+        self._recent: deque[Draw] = deque(maxlen=UsageCheck.patience)  # draws that were weighed
         self._handed_out: float | None = None  # when the last batch was
         self._measures = self._scoring is not None  # whether the last batch is measured
         self._target = self.device  # of this epoch's batches
@@ -213,10 +215,13 @@ class AdaptiveLoader:
 
         Raises:
             ValueError: If `losses` is not one loss per sample, or another selection made the draw.
-            RuntimeError: If no batch is waiting, or it was weighed already.
+            RuntimeError: If no batch is waiting, it was weighed already, or the losses come from no forward pass of the
+                model.
             FloatingPointError: If a loss is not finite. On an accelerator, and with several ranks, `learn` raises it.
+                In all cases the batch goes on waiting.
         """
         draw = self._waiting_draw() if draw is None else self.selection.check_draw(draw)
+        _arguments.refuse_again(draw, self._recent)
         _arguments.check_losses(losses, len(draw))
         self.learn()
         # Gradients are averaged over the ranks.
@@ -227,8 +232,6 @@ class AdaptiveLoader:
             factors = factors.to(losses.device, non_blocking=True)
         # No dot product: where a framework weighs inside the forward pass, that would count as mixing samples.
         loss = (factors * losses).sum()
-        if draw is self._draw:
-            self._draw = None
         # One rank alone must not stop here: the others would wait for it in their backward pass.
         checked = not self._together and losses.device.type == "cpu"
         if checked and not math.isfinite(loss.item()):
@@ -239,7 +242,11 @@ class AdaptiveLoader:
         unneeded = checked and self._samples is None
         batch = Weighed(draw, loss.detach(), None if unneeded else losses.detach(), begun, parameters)
         losses.register_hook(batch.note_gradient)
+        # From here on nothing can fail: what was refused can be tried again.
         self._weighed.append(batch)
+        self._recent.append(draw)
+        if draw is self._draw:
+            self._draw = None
         self._usage.note_weighed()
         return loss
 
@@ -339,6 +346,7 @@ class AdaptiveLoader:
     def give_up(self) -> None:
         """Forget batches that were weighed and not learned from, for a loop that goes on after a failed backward."""
         self._weighed.clear()
+        self._recent.clear()  # they may be tried again
         if self._scoring is not None:
             self._scoring.clear()
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import numbers
-import warnings
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -16,8 +15,9 @@ from torch.optim import Optimizer
 from adamcb import _checks
 from adamcb._seeds import derived_seed
 from adamcb._torch_compat import can_fuse
+from adamcb._warn import warn_user
 from adamcb.optim import AdamX
-from adamcb.selection import QueueBandit, Selection, ShardedSelection, Strata, shard_size
+from adamcb.selection import Draw, QueueBandit, Selection, ShardedSelection, Strata, shard_size
 from adamcb.training._ranks import Ranks, gather_numbers
 
 # Options of a BanditLoader, or of an older version, that have no place here, and what to do instead.
@@ -49,6 +49,14 @@ def check_loader_options(options: dict[str, Any]) -> None:
             raise TypeError(f"`{name}` must not be given, got {_checks.shown(name, options[name])}: {advice}.")
 
 
+def checked_device(device: Any) -> torch.device | None:
+    """Return where batches are moved, or raise unless numbers can be there."""
+    place = None if device is None else _checks.device("device", device)
+    if place is not None and place.type == "meta":
+        raise ValueError(f"`device` must hold numbers, got {_checks.shown('device', device)}.")
+    return place
+
+
 def checked_delay(delay: Any) -> int | None:
     """Return the feedback delay, or raise unless so many scores can wait in memory."""
     return None if delay is None else _checks.integer("feedback_delay", delay, low=0, high=10_000)
@@ -70,6 +78,15 @@ def check_observers(observers: Any) -> tuple[Any, ...]:
             kind = type(one).__name__
             raise TypeError(f"`observers` must have `note_draw` and `note_scores`, got an observer of type {kind}.")
     return told
+
+
+def refuse_again(draw: Draw, weighed: Iterable[Draw]) -> None:
+    """Raise if `draw` is one of those that were weighed."""
+    if any(draw is one for one in weighed):
+        raise RuntimeError(
+            "`draw` must be weighed once, and it was: its samples would be learned from twice. To weigh other losses "
+            "of the same batch, multiply them by `draw.loss_weights`."
+        )
 
 
 def check_losses(losses: Any, size: int) -> None:
@@ -221,6 +238,11 @@ def optimizers_or_default(
     """Return the given optimizers, or the default one with these settings for all that is trainable."""
     if optimizer is None:
         trainable: list[Tensor] = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        if not trainable:
+            frozen = sum(1 for _ in model.parameters())
+            raise ValueError(
+                f"`model` must have a trainable parameter, got one with {frozen} frozen ones and no other."
+            )
         # torch would take the slower loop on the CPU.
         given = {name: value for name, value in settings.items() if value is not None}
         return (AdamX(trainable, lr=1e-3 if lr is None else lr, fused=can_fuse(trainable) or None, **given),)
@@ -239,6 +261,9 @@ def optimizers_or_default(
     if not optimizers or not all(isinstance(one, Optimizer) for one in optimizers):
         kinds = ", ".join(type(one).__name__ for one in optimizers) or "none"
         raise TypeError(f"`optimizer` must be a torch.optim.Optimizer or several, got {kinds}.")
+    if len({id(one) for one in optimizers}) < len(optimizers):
+        got = ", ".join(type(one).__name__ for one in optimizers)
+        raise ValueError(f"`optimizer` must name each optimizer once, or it would step twice, got one twice in {got}.")
     if any(isinstance(one, torch.optim.LBFGS) for one in optimizers):
         raise TypeError("`optimizer` must step without a closure, got LBFGS.")
     return optimizers
@@ -250,12 +275,10 @@ def parameters_left_out(model: nn.Module, optimizers: Sequence[Optimizer]) -> di
     return {name: parameter for name, parameter in model.named_parameters() if id(parameter) not in held}
 
 
-def warn_of_parameters_left_out(names: Sequence[str], stacklevel: int) -> None:
+def warn_of_parameters_left_out(names: Sequence[str]) -> None:
     """Warn that these parameters will not be trained."""
     listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    warnings.warn(
+    warn_user(
         f"AdamCB: no optimizer steps on {listed}. Add them to the optimizer (`optimizer.add_param_group`), or freeze "
-        "them (`requires_grad_(False)`).",
-        UserWarning,
-        stacklevel=stacklevel,
+        "them (`requires_grad_(False)`)."
     )

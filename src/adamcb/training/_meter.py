@@ -156,6 +156,8 @@ class Meter:
         return f"Meter({self})"
 
     def __str__(self) -> str:
+        if not self.steps:
+            return "no step yet"
         now = self.as_dict()
         total = sum(self.seconds.values()) or 1.0
         shares = ", ".join(f"{phase} {100 * self.seconds[phase] / total:.0f} %" for phase in PHASES)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 
 from adamcb._torch_compat import call_after_backward
+from adamcb._warn import warn_user
 from adamcb.selection import Draw
 
 
@@ -25,7 +25,7 @@ class Weighed:
         losses: float[k]. None: they were checked, and nobody keeps them.
         begun: What the scoring needs of this batch.
         arrived: float[k], the gradient that arrived at each loss: the factor times whatever the loop did to the loss.
-            None: no backward pass has come by.
+            None: no backward pass has reached the losses yet.
         is_done: Whether that backward pass came to its end. One that raised an error measured only some layers.
         largest_gradient: float[], the largest entry of any parameter's gradient; None if `parameters` is empty.
     """
@@ -83,9 +83,7 @@ class UsageCheck:
     def note_unweighed(self) -> None:
         """Warn that a batch went backward without its weights."""
         advice = "went backward on the plain losses. Go backward on what `weigh` returns"
-        self._say(
-            f"the last batch {advice}; its samples are chosen unequally, and the gradient is biased otherwise.", 7
-        )
+        self._say(f"the last batch {advice}; its samples are chosen unequally, and the gradient is biased otherwise.")
 
     def note_epoch_end(self) -> None:
         """Warn if nothing was weighed, or nothing went backward, since the last look."""
@@ -95,10 +93,10 @@ class UsageCheck:
         elif self._weighed and not self._backward:
             advice = "no backward pass reached the losses. Go backward on what `weigh` returns"
         if advice:
-            self._say(f"in the last {self._taken} batches {advice}; nothing is learned otherwise.", 6)
+            self._say(f"in the last {self._taken} batches {advice}; nothing is learned otherwise.")
         self._taken = self._weighed = self._backward = 0
 
-    def _say(self, what: str, stacklevel: int) -> None:
+    def _say(self, what: str) -> None:
         if not self._said:
             self._said = True
-            warnings.warn(f"AdaptiveLoader: {what}", UserWarning, stacklevel=stacklevel)
+            warn_user(f"AdaptiveLoader: {what}")
