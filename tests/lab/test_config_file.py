@@ -97,6 +97,7 @@ def test_every_run_writes_a_file_that_repeats_it(tmp_path: Path, here: None) -> 
     one, two = tmp_path / "one", tmp_path / "two"
     small = ("--model", "logistic", "--method", "adam", "--seeds", "1", "--steps", "6", "--log", "csv")
     assert main(["compare", *small, "--out", str(one)]) == 0
+    assert "\nlr = 0.001\n" in (one / "run.toml").read_text()
     assert main(["compare", "--config", str(one / "run.toml"), "--out", str(two)]) == 0
     results = [read_rows(tmp_path / name / "results.csv", without=CLOCKS) for name in ("one", "two")]
     assert results[0] == results[1]

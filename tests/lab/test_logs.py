@@ -110,5 +110,5 @@ def test_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     check_logs(["csv"])
     for name in LOGS[1:]:
-        with pytest.raises(LabError, match=rf"`--log {name}` needs {name}.*pip install 'adamcb\[{name}\]'"):
+        with pytest.raises(LabError, match=rf"`--log {name}` needs {name}.*pip install '.\[{name}\]' in a clone"):
             check_logs(["csv", name])

@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from adamcb.lab.output import progress
-from adamcb.lab.output.progress import BarDisplay, LineDisplay, counted, duration
+from adamcb.lab.output.progress import BarDisplay, LineDisplay, counted, duration, make_display
 from adamcb.lab.runs.run import Progress
 from adamcb.lab.runs.workers import Finished
 
@@ -40,6 +40,20 @@ def test_lines_say_how_long_it_takes_once_there_is_a_pace(clock: list[float]) ->
         "[0/2] adam seed 0 epoch 1/1, step 100/100, loss 0.2500, 1 min 0 s left",
         "[1/2] adam seed 0 done, step 100/100, loss 0.2500, 1 min 0 s left",
         "[2/2] adam seed 1 done, step 100/100, loss 0.2500",
+    ]
+
+
+def test_methods_are_called_as_in_tables() -> None:
+    out = io.StringIO()
+    console = Console(file=out, width=200)
+    labels = {"small-batches": "Adam, smaller batches"}
+    with make_display(console, num_runs=2, epochs=1, labels=labels) as display:
+        for method in ("small-batches", "another"):
+            display(Progress(method, 0, 100, 100, 1, 0.25))
+            display(Finished(method, 0))
+    assert [line.partition(" done")[0] for line in out.getvalue().splitlines()] == [
+        "[1/2] Adam, smaller batches seed 0",
+        "[2/2] another seed 0",
     ]
 
 

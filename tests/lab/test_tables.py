@@ -23,7 +23,7 @@ from adamcb.lab.output.figures import draw_comparison, draw_panel
 from adamcb.lab.output.looks import COLORS, DARK_COLORS, DASHES, LOOKS, look_of
 from adamcb.lab.output.tables import markdown_table, print_verdict, terminal_table
 from adamcb.lab.results import write_arrays, write_json
-from adamcb.lab.results.columns import measures_of
+from adamcb.lab.results.columns import IMAGE_METRICS, measures_of
 from adamcb.lab.results.summary import all_diverged, summarize, summary_columns
 
 CONFIG = {
@@ -97,11 +97,30 @@ def test_a_run_that_ended_early_counts_nowhere():
 def test_tables_show_mean_deviation_and_what_was_not_reached():
     summary = summarize(rows(), CONFIG)
     text = markdown_table(summary, CONFIG)
-    assert "| Adam | 0.5000 ± 0.1414 | 0.5000 ± 0.1414 |" in text
+    assert text.startswith(
+        "| method | training loss | test loss | training accuracy | test accuracy | samples | seconds | wall seconds |"
+    )
+    assert "| Adam | 0.5000 ± 0.1414 | 0.6000 ± 0.1414 | 87.50 ± 3.54 % |" in text
+    assert "best" not in text
     assert "| 4.5 | 20.0 | 10 (1/2) | 2.0 (1/2) |" in text
     wide = shown_table(CONFIG, rows())
     for words in ("Mine", "77.50 ± 3.54 %", "10 (1/2)", "training", "accuracy", "wall", "100 %"):
         assert words in wide
+
+
+def test_a_metric_that_repeats_the_loss_is_no_column_of_its_own():
+    metrics = [{"name": "log loss", "better": "lower"}, *CONFIG.get("metrics", IMAGE_METRICS)]
+    both = [{**row, **{f"{split}_log_loss": row[f"{split}_loss"] for split in ("train", "test")}} for row in rows()]
+    config = {**CONFIG, "metrics": metrics}
+    text = markdown_table(summarize(both, config), config)
+    assert text.startswith("| method | training log loss | test log loss | training accuracy | test accuracy | samples")
+    assert len(re.findall("log\\b", shown_table(config, both))) == 2
+
+
+def test_a_table_is_titled_by_the_name_of_its_task():
+    config = {**CONFIG, "task": "mine.py:build", "task_name": "fraud"}
+    assert "fraud: 2 epochs" in shown_table(config, rows())
+    assert "build: 2 epochs" in shown_table({**config, "task_name": None}, rows())  # of a folder from before
 
 
 def test_a_narrow_terminal_has_what_matters_most_and_breaks_no_number():

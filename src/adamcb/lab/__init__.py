@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from adamcb.lab.errors import LabError
     from adamcb.lab.methods import Method
     from adamcb.lab.tasks import metrics
+    from adamcb.lab.tasks.load import load_task
     from adamcb.lab.tasks.metrics import Metric
     from adamcb.lab.tasks.task import Task
 
-__all__ = ["Comparison", "LabError", "Method", "Metric", "Task", "compare", "metrics"]
+__all__ = ["Comparison", "LabError", "Method", "Metric", "Task", "compare", "load_task", "metrics"]
 
 # Imported when they are asked for: a worker needs no figures, and the library no lab.
 _PLACES = {
@@ -26,6 +27,7 @@ _PLACES = {
     "Metric": "tasks.metrics",
     "Task": "tasks.task",
     "compare": "commands.compare",
+    "load_task": "tasks.load",
 }
 
 

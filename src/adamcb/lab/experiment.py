@@ -228,6 +228,7 @@ class Experiment:
         return {
             "format": FORMAT,
             **own,
+            "task_name": None if self.task is None else task.name,
             "labels": {method.name: label_of(method, whole.optimizer) for method in methods},
             "about": {method.name: [method.about, method.link] for method in methods},
             "chooses": [method.name for method in methods if method.selection not in CONTROLS and not method.needs],
@@ -312,7 +313,7 @@ def given_options(parsed: argparse.Namespace, names: Sequence[str] = tuple(OPTIO
 def title_of(config: Mapping[str, Any]) -> str:
     """Return what a comparison is of, in words."""
     if config.get("task"):
-        return str(config["task"]).rpartition(":")[2]
+        return str(config.get("task_name") or str(config["task"]).rpartition(":")[2])
     return f"{config.get('model', 'model')} on {config.get('dataset', 'data')}"
 
 

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     missing = [name for name in LAB_PACKAGES if not _installed(name)]
     if missing:
         print(
-            f"adamcb: the command line needs {', '.join(missing)}, not installed here: pip install 'adamcb[lab]'",
+            f"adamcb: the command line needs {', '.join(missing)}, not installed here: pip install '.[lab]' in a clone",
             file=sys.stderr,
         )
         return 1
@@ -266,5 +266,5 @@ def _output() -> Console:
     from rich.console import Console
 
     console = Console()
-    # A log has no width: do not squeeze the table into 80 columns.
-    return console if console.is_terminal else Console(width=200)
+    # A log has no width: as wide as can be read, and the same on every machine.
+    return console if console.is_terminal else Console(width=100)

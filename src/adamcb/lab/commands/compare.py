@@ -187,7 +187,9 @@ def _compare(
             tell(None)
         raise
     try:
-        if task is None and (text := config_text(experiment, data_dir=options.data_dir, logs=options.logs)):
+        # The task's learning rate too, unless a method has its own: one for all would replace that.
+        exact = replace(experiment, lr=config["lr"])
+        if task is None and (text := config_text(exact, data_dir=options.data_dir, logs=options.logs)):
             write_text(folder.path / NAME, text)
         do_runs(experiment, options, folder, console, task)
         return _finish(folder)
@@ -284,7 +286,7 @@ def _listener(
     assert experiment.epochs is not None
     with (
         open_logs(options.logs, folder.path, folder.config) as log,
-        make_display(console, num_runs=num_runs, epochs=experiment.epochs) as display,
+        make_display(console, num_runs=num_runs, epochs=experiment.epochs, labels=folder.config["labels"]) as display,
     ):
 
         def listen(event: Event) -> None:

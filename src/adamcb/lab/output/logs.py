@@ -39,7 +39,7 @@ def check_logs(names: Sequence[str]) -> None:
     for name in names:
         package = PACKAGES[name]
         if package is not None and importlib.util.find_spec(package) is None:
-            raise LabError(f"`--log {name}` needs {package}, not installed here: pip install 'adamcb[{name}]'")
+            raise LabError(f"`--log {name}` needs {package}, not installed here: pip install '.[{name}]' in a clone")
 
 
 @contextlib.contextmanager

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from rich.console import Console
 from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn
@@ -16,9 +18,12 @@ from adamcb.lab.runs.workers import Event, Finished, Note
 QUIET_SECONDS = 10.0
 
 
-def make_display(console: Console, *, num_runs: int, epochs: int) -> BarDisplay | LineDisplay:
-    """Return the display that fits where standard error goes."""
-    return BarDisplay(console, num_runs, epochs) if console.is_terminal else LineDisplay(console, num_runs, epochs)
+def make_display(
+    console: Console, *, num_runs: int, epochs: int, labels: Mapping[str, str] | None = None
+) -> BarDisplay | LineDisplay:
+    """Return the display that fits where standard error goes. `labels`: what tables call the methods."""
+    kind = BarDisplay if console.is_terminal else LineDisplay
+    return kind(console, num_runs, epochs, labels or {})
 
 
 def counted(number: int, word: str) -> str:
@@ -60,8 +65,10 @@ class _TimeLeft(ProgressColumn):
 class BarDisplay:
     """One bar for all runs, and one for each run that is going on."""
 
-    def __init__(self, console: Console, num_runs: int, epochs: int) -> None:
-        self.num_runs, self.epochs = num_runs, epochs
+    def __init__(
+        self, console: Console, num_runs: int, epochs: int, labels: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        self.num_runs, self.epochs, self.labels = num_runs, epochs, labels
         self._bars = Bars(
             TextColumn("{task.description}"),
             BarColumn(bar_width=24),
@@ -93,7 +100,7 @@ class BarDisplay:
         state = f"epoch {event.epoch}/{self.epochs}" + ("" if math.isnan(event.loss) else f"  loss {event.loss:.4f}")
         if run not in self._tasks:
             # A resumed run starts where it was, so that the time left is reckoned from what is done now.
-            name = f"{event.method}  seed {event.seed}"
+            name = f"{self.labels.get(event.method, event.method)}  seed {event.seed}"
             self._tasks[run] = self._bars.add_task(name, total=event.total_steps, completed=event.step, state=state)
             self._bars.update(self._all, total=self.num_runs * event.total_steps)
         self._bars.update(self._tasks[run], completed=event.step, state=state)
@@ -111,8 +118,10 @@ class BarDisplay:
 class LineDisplay:
     """A line when a run ends, and one every ten seconds while nothing ends."""
 
-    def __init__(self, console: Console, num_runs: int, epochs: int) -> None:
-        self.console, self.num_runs, self.epochs = console, num_runs, epochs
+    def __init__(
+        self, console: Console, num_runs: int, epochs: int, labels: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        self.console, self.num_runs, self.epochs, self.labels = console, num_runs, epochs, labels
         self._last = time.monotonic()
         self._start: float | None = None  # of the first run: importing and compiling say nothing of the pace
         self._notes: set[str] = set()
@@ -138,7 +147,7 @@ class LineDisplay:
 
     def _say(self, event: Progress, what: str) -> None:
         parts = [
-            f"[{self._done}/{self.num_runs}] {event.method} seed {event.seed} {what}",
+            f"[{self._done}/{self.num_runs}] {self.labels.get(event.method, event.method)} seed {event.seed} {what}",
             f"step {event.step}/{event.total_steps}",
             "" if math.isnan(event.loss) else f"loss {event.loss:.4f}",
             self._time_left(event.total_steps),

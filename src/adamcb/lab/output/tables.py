@@ -12,7 +12,7 @@ from rich.text import Text
 
 from adamcb.lab.experiment import title_of
 from adamcb.lab.output.progress import counted
-from adamcb.lab.results.columns import Measure, Row, measures_of
+from adamcb.lab.results.columns import Measure, Row, distinct_measures
 from adamcb.lab.results.summary import baseline_of
 
 _SECONDS = ("seconds", "wall seconds")
@@ -23,7 +23,7 @@ _LABEL = 16
 def terminal_table(summary: Sequence[Row], config: dict[str, Any], width: int) -> Table:
     """Return the summary for a terminal: what matters most first, and as many columns as `width` holds.
 
-    summary.md and the page have all of them, and the best epochs.
+    summary.md has all of them, and summary.csv and the page the best epochs too.
     """
     length, most = counted(config["epochs"], "epoch"), config["max_steps"]
     length = length if most is None else f"at most {counted(most, 'step')}"
@@ -56,12 +56,12 @@ def print_verdict(console: Console, words: str) -> None:
 def _columns(summary: Sequence[Row], config: dict[str, Any]) -> dict[str, list[str]]:
     """Return the cells of every column, the most important one first; headings have a line for each word."""
     cells = {"samples": _shares(summary, config), "seconds": [_time_cells(record)[0] for record in summary]}
-    measures = {measure.name: measure for measure in measures_of(config)}
+    measures = {measure.name: measure for measure in distinct_measures(config, summary, "final_")}
     tests = [name for name in measures if name.startswith("test_") and not measures[name].is_loss]
     first = ["train_loss", *tests[:1], "test_loss", *tests[1:]]
     for name in [*first, *(name for name in measures if name not in first)]:
         measure = measures[name]
-        cells[measure.title.replace(" ", "\n")] = [_cell(record, measure, "final") for record in summary]
+        cells[measure.title.replace(" ", "\n")] = [_cell(record, measure) for record in summary]
     for number, heading in enumerate(_to_baseline(config), start=2):
         cells[heading.replace(" ", "\n", 2)] = [_time_cells(record)[number] for record in summary]
     cells["wall\nseconds"] = [_time_cells(record)[1] for record in summary]
@@ -88,18 +88,12 @@ def _shares(summary: Sequence[Row], config: dict[str, Any]) -> list[str]:
 
 
 def markdown_table(summary: Sequence[Row], config: dict[str, Any]) -> str:
-    """Return the summary as a Markdown table."""
-    columns = [(measure, when) for measure in measures_of(config) for when in ("final", "best")]
-    headings = [
-        "method",
-        *(f"{when} {measure.title}" for measure, when in columns),
-        "samples",
-        *_SECONDS,
-        *_to_baseline(config),
-    ]
+    """Return the summary at the end of training as a Markdown table; summary.csv has the best epochs too."""
+    measures = distinct_measures(config, summary, "final_")
+    headings = ["method", *(measure.title for measure in measures), "samples", *_SECONDS, *_to_baseline(config)]
     lines = [f"| {' | '.join(headings)} |", "|---" * len(headings) + "|"]
     for record in summary:
-        cells = [_cell(record, measure, when) for measure, when in columns]
+        cells = [_cell(record, measure) for measure in measures]
         cells.append("–" if record["samples"] is None else f"{record['samples']:,.0f}")
         lines.append(f"| {' | '.join([_label(record, config), *cells, *_time_cells(record)])} |")
     return "\n".join([*lines, "", _long_caption(config), ""])
@@ -111,9 +105,9 @@ def _label(record: Row, config: dict[str, Any]) -> str:
     return label if missing == 0 else f"{label} ({missing} of {len(config['seeds'])} diverged)"
 
 
-def _cell(record: Row, measure: Measure, when: str) -> str:
-    """Return mean ± spread, of the final or the best values."""
-    name = f"{when}_{measure.name}"
+def _cell(record: Row, measure: Measure) -> str:
+    """Return mean ± spread of the final values."""
+    name = f"final_{measure.name}"
     if record[name] is None:
         return "–"
     mean, spread = record[name], record[f"{name}_std"]

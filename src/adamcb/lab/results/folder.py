@@ -117,7 +117,7 @@ class ResultFolder:
                 chosen, drawn = found.batches.get(method, (0, 0))
                 found.batches[method] = (chosen + done["num_chosen"], drawn + done["num_draws"])
                 if done["diverged"]:
-                    found.notes.append(f"{method} with seed {seed} diverged: {done['diverged']}")
+                    found.notes.append(f"{self.config['labels'][method]} with seed {seed} diverged: {done['diverged']}")
         return found
 
 

@@ -36,10 +36,20 @@ DEFAULT_TASK = "rare-events"
 def load_task(reference: str, data_dir: str | None = None) -> Task:
     """Return a task by name, or from a file as "FILE.py:NAME": a `Task`, or a function that returns one.
 
+    Args:
+        reference: A name of `adamcb compare --task`, such as "protein", or "FILE.py:NAME".
+        data_dir: Where to look for data first.
+
     Raises:
         ValueError: The name is unknown, or the file has no such name.
         FileNotFoundError: There is no such file.
         TypeError: What the file holds under that name is not a task.
+
+    Example:
+        >>> from dataclasses import replace
+        >>> task = load_task("heavy-tails")
+        >>> replace(task, epochs=2).batch_size
+        512
     """
     if ":" not in reference:
         _checks.one_of("task", reference, (*TASKS, "FILE.py:NAME"))

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from adamcb._files import json_content
-from adamcb.lab.results.columns import PICTURE_FIELDS, READINGS, Measure, measures_of
+from adamcb.lab.results.columns import PICTURE_FIELDS, READINGS, Measure, distinct_measures, measures_of
 from adamcb.lab.results.files import check_csv
 
 PICTURES = 48  # of a run, on the page
@@ -86,9 +86,9 @@ class Folder:
 def read_folder(folder: Path) -> Folder:
     """Read the files that the page is made of."""
     config = _read_config(_required(folder / "config.json"))
-    measures = measures_of(config)
-    columns = ("step", "seconds", *(measure.name for measure in measures))
+    columns = ("step", "seconds", *(measure.name for measure in measures_of(config)))
     results = _read_rows(_required(folder / "results.csv"), columns)
+    measures = distinct_measures(config, [row.values for row in results])
     if not results:
         raise ValueError(f"`results.csv` must hold at least one row, got none in {folder / 'results.csv'}.")
     methods = _in_order(list(dict.fromkeys(row.method for row in results)), config.get("methods"))

@@ -17,7 +17,19 @@ from adamcb.lab.tasks.fingerprint import KEYS
 
 Styles = dict[str, str]
 # Shown elsewhere, or of no use to a reader.
-NOT_SETTINGS = ("notes", "note", "labels", "format", "metrics", "chooses", "controls", "verdict", "about", *KEYS)
+NOT_SETTINGS = (
+    "notes",
+    "note",
+    "labels",
+    "task_name",
+    "format",
+    "metrics",
+    "chooses",
+    "controls",
+    "verdict",
+    "about",
+    *KEYS,
+)
 
 
 def notes(config: dict[str, Any]) -> str:
@@ -75,13 +87,10 @@ def swatch(style: str) -> str:
 
 
 def tiles(folder: Folder, styles: Styles) -> str:
-    """Return the results in short: the best method by four measures, and how far the next one is."""
-    wanted = [
-        ("Lowest final training loss", "train_loss", finals(folder, "train_loss"), 1),
-        ("Lowest final test loss", "test_loss", finals(folder, "test_loss"), 1),
-    ]
+    """Return the results in short: the best method by a few measures, and how far the next one is."""
+    wanted: list[tuple[str, str, dict[str, tuple[float, float]], int]] = []
     for measure in folder.measures:
-        if measure.name.startswith("test_") and not measure.is_loss:
+        if measure.name.startswith("test_") or measure.is_loss:
             word, sign = ("Highest", -1) if measure.higher_is_better else ("Lowest", 1)
             wanted.append((f"{word} final {measure.title}", measure.name, finals(folder, measure.name), sign))
     if folder.selection:

@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, replace
 
 from adamcb.lab.output.report._read import Folder
-from adamcb.lab.results.columns import READINGS, Measure
+from adamcb.lab.results.columns import READINGS, Measure, measures_of
 from adamcb.lab.results.statistics import mean_and_spread
 from adamcb.lab.results.summary import baseline_of
 
@@ -47,7 +47,13 @@ def summary_table(folder: Folder) -> Table:
     for name, finals_of in cells.items():
         bests = cells.get(name.replace("final_", "best_", 1), finals_of)
         cells[name] = [_with_best(final, best) for final, best in zip(finals_of, bests, strict=True)]
-    shown = {name: column for name, column in cells.items() if not _says_nothing(name, cells)}
+    known = [measure.name for measure in folder.measures]
+    repeats = [measure for measure in measures_of(folder.config) if measure.name not in known]
+    shown = {
+        name: column
+        for name, column in cells.items()
+        if not _says_nothing(name, cells) and not any(_holds(name, measure) for measure in repeats)
+    }
     header = [title(name).replace("baseline", f"{_baseline(folder)}'s end") for name in shown]
     return Table(header, [list(row) for row in zip(*shown.values(), strict=True)])
 
