@@ -9,7 +9,7 @@ import argparse
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -23,13 +23,16 @@ ROWS = Path("docs") / "evidence" / "budget.csv"
 FIGURE = Path("docs") / "figures" / "samples.svg"
 OURS = "adamcb-smaller"
 # Method: label, color, marker.
+INK, GRAY = "#24292f", "#8c959f"
 METHODS = {
-    "adam": ("Adam, shuffled batches", "#000000", "o"),
-    "infobatch": ("Adam, InfoBatch", "#CC79A7", "s"),
-    OURS: ("Adam, adamcb's batches", "#009E73", "D"),
+    "adam": ("Adam", INK, "o"),
+    "infobatch": ("Adam + InfoBatch", "#b1578a", "s"),
+    OURS: ("Adam + adamcb", "#00805d", "D"),
 }
+# On a dark page the same picture has these colors. It has no background of its own.
+DARK = {INK: "#e6edf3", GRAY: "#7d8590", "#b1578a": "#e59ac5", "#00805d": "#2fc295"}
 TASKS = {
-    "protein": "protein, 0.9 % positives, MLP",
+    "protein": "protein, 0.9 % positives, MLP (precision)",
     "mnist-mlp": "MNIST, MLP",
     "mnist-mlp-wrong-labels": "MNIST, MLP, 10 % wrong labels",
     "mnist-cnn": "MNIST, CNN",
@@ -51,15 +54,19 @@ STYLE = {
 }
 
 
+INKED = {**dict.fromkeys(("axes.labelcolor", "text.color", "xtick.color"), INK), "axes.edgecolor": GRAY}
+
+
 class Reading(NamedTuple):
     """The share of Adam's samples, and by how many points the test score differs from Adam's, give or take.
 
-    An interval of fewer than three seeds says nothing: its margin is NaN.
+    An interval of fewer than three seeds says nothing: its margin is NaN. `other` names a score that has no points.
     """
 
     share: float
     points: float
     margin: float
+    other: str = ""
 
 
 def read(rows: Sequence[Row], task: str, method: str) -> Reading | None:
@@ -74,7 +81,11 @@ def read(rows: Sequence[Row], task: str, method: str) -> Reading | None:
     scale = 1.0 if measure.percent or not measure.name.endswith("precision") else 100.0  # a precision, in points
     score = found["metric"]
     margin = scale * score.margin if len(whole) >= 3 else math.nan
-    return Reading(math.exp(found["samples"].mean), scale * score.mean, margin)
+    share = math.exp(found["samples"].mean)
+    if measure.percent or measure.name.endswith("precision"):
+        return Reading(share, scale * score.mean, margin)
+    sign = 1 if measure.higher_is_better else -1  # named, a score is what it is: more is more
+    return Reading(share, sign * score.mean, margin, other=measure.metric)
 
 
 def shown_tasks(rows: Sequence[Row]) -> list[str]:
@@ -86,29 +97,36 @@ def shown_tasks(rows: Sequence[Row]) -> list[str]:
 
 
 def draw(rows: Sequence[Row]) -> Figure:
-    """Return the figure: samples on the left, the test metric on the right, a line for each task."""
+    """Return the figure: samples on the left, the test score on the right, a line for each task.
+
+    It is narrow, and names of tasks stand above their lines, so that it can be read on a phone.
+    """
     tasks = shown_tasks(rows)
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(8.6, 0.28 * len(tasks) + 0.9), layout="constrained", facecolor="white")
+    with matplotlib.rc_context({**STYLE, **INKED, "font.size": 10}):
+        figure = Figure(figsize=(4.6, 0.44 * len(tasks) + 1.1), layout="constrained", facecolor="none")
         left, right = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
+        for axes in (left, right):
+            axes.set(facecolor="none", yticks=[], ylim=(-0.6, len(tasks) - 0.3))
+            axes.spines["left"].set_visible(False)
         for place, task in enumerate(tasks):
+            left.text(0, place + 0.3, TASKS[task], fontsize=9, va="center")
             _line(left, right, place, {name: read(rows, task, name) for name in METHODS})
-        left.set_yticks(range(len(tasks)), [TASKS[task] for task in tasks])
-        left.set(xlim=(0, 1.1), ylim=(-0.6, len(tasks) - 0.4), title="Samples trained on (fewer is cheaper)")
-        left.set_xticks([0, 0.25, 0.5, 0.75, 1], ["0", "25 %", "50 %", "75 %", "100 %"])
-        right.axvline(0, color="#999999", linewidth=0.8, zorder=0)
-        right.set(xlim=(-2.2, 2.2), xticks=(-2, -1, 0, 1, 2), title="Test score − Adam's (points)")
+        left.set(xlim=(0, 1.16), xlabel="samples trained on")
+        left.set_xticks([0, 0.5, 1], ["0", "50 %", "100 %"])
+        right.axvline(0, color=GRAY, linewidth=0.8, zorder=0)
+        right.set(xlim=(-2.2, 2.2), xticks=(-2, 0, 2), xticklabels=("−2", "Adam's", "+2"), xlabel="test score, points")
         for label, color, marker in METHODS.values():
             left.plot([], [], marker, color=color, label=label)
         handles, labels = left.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(METHODS), frameon=False)
+        looks = {"frameon": False, "handletextpad": 0.2, "columnspacing": 1.2}
+        figure.legend(handles, labels, loc="outside upper center", ncols=len(METHODS), **looks)
         return figure
 
 
 def _line(left: Axes, right: Axes, place: int, found: dict[str, Reading | None]) -> None:
     """Draw a task: where each method is, with the 95 % interval of its score over seeds."""
     shares = [reading.share for reading in found.values() if reading]
-    left.plot([min(shares), max(shares)], [place, place], color="#cccccc", linewidth=1.2, zorder=0)
+    left.plot([min(shares), max(shares)], [place, place], color=GRAY, linewidth=1, zorder=0)
     for number, (method, reading) in enumerate(found.items()):
         if reading is None:
             continue
@@ -116,14 +134,38 @@ def _line(left: Axes, right: Axes, place: int, found: dict[str, Reading | None])
         looks = {"color": color, "marker": marker, "markersize": 5.5, "linestyle": "none"}
         left.plot([reading.share], [place], **looks)
         if method == OURS:
-            words = f"{100 * reading.share:.0f} %"
-            side = -1 if reading.share == min(shares) else 1  # away from the other markers
-            where = {"xytext": (7 * side, 0), "textcoords": "offset points", "va": "center"}
-            where["bbox"] = {"facecolor": "white", "edgecolor": "none", "pad": 0.5}
-            left.annotate(words, (reading.share, place), ha="right" if side < 0 else "left", color=color, **where)
-        if method != "adam":
-            shift = 0.17 if number == 1 else -0.17
-            right.errorbar([reading.points], [place + shift], xerr=[reading.margin], capsize=2, elinewidth=1, **looks)
+            where = _beside(reading.share, shares)
+            left.annotate(f"{100 * reading.share:.0f} %", (reading.share, place), color=color, fontsize=9, **where)
+        if method == "adam":
+            continue
+        if reading.other:  # has another unit
+            right.text(
+                0.06, place, f"{reading.other}\n{reading.points:+.2f}".replace("-", "−"), fontsize=8, va="center"
+            )
+            continue
+        shift = 0.17 if number == 1 else -0.17
+        right.errorbar([reading.points], [place + shift], xerr=[reading.margin], capsize=2, elinewidth=1, **looks)
+
+
+def _beside(share: float, shares: Sequence[float]) -> dict[str, Any]:
+    """Return where the label of a share stands: where no line is, and no other marker."""
+    if share == min(shares) < max(shares):
+        return {"xytext": (-7, 0), "textcoords": "offset points", "ha": "right", "va": "center"}
+    if share == max(shares):
+        return {"xytext": (7, 0), "textcoords": "offset points", "ha": "left", "va": "center"}
+    return {"xytext": (0, -5), "textcoords": "offset points", "ha": "center", "va": "top"}
+
+
+def in_both_lights(svg: str) -> str:
+    """Return a drawing whose colors are others where the page is dark."""
+    rules = [
+        f'[style*="{kind}: {light}"] {{ {kind}: {dark} !important; }}'
+        for light, dark in DARK.items()
+        for kind in ("fill", "stroke")
+    ]
+    style = f"<style>@media (prefers-color-scheme: dark) {{ {' '.join(rules)} }}</style>"
+    head, tag, rest = svg.partition("<defs>")
+    return f"{head}{style}\n {tag}{rest}"
 
 
 def draw_queue(rates: Sequence[float] = (2.0, 1.0, 1.0, 1.0, 1.0, 0.5, 0.5), batch_size: int = 3) -> Figure:
@@ -169,6 +211,8 @@ def main() -> None:
     for path, figure in ((options.out, draw(reported(read_csv(options.rows)))), (queue, draw_queue())):
         with matplotlib.rc_context(STYLE):  # the same figure is the same file
             figure.savefig(path, **({"metadata": {"Date": None}} if path.suffix == ".svg" else {}))
+        if path == options.out and path.suffix == ".svg":
+            path.write_text(in_both_lights(path.read_text(encoding="utf-8")), encoding="utf-8")
         print(path)
 
 
