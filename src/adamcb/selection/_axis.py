@@ -106,6 +106,7 @@ def draw_due(axis, bounds, indices, probs, loss_weights):
     start = sums[POSITION]
     waiting = heap.keys[0] < start  # samples that waited may be due again in units that began before this batch
     held_keys, held, num_held, count = np.empty(k), np.empty(k, dtype=np.int64), 0, 0
+    chosen = new_set(k)
     ended, ended_at = 0, -1.0
     while count < k:
         key, event = heap.keys[0], heap.events[0]
@@ -116,12 +117,13 @@ def draw_due(axis, bounds, indices, probs, loss_weights):
                 _begin_units_at(axis, bounds, key)
             else:
                 replace_first(heap, _begin_unit(axis, bounds, -1 - event, key), -1 - event)
-        elif (waiting or axis.begins[event] >= start) and _holds(indices, count, event):
+        elif (waiting or axis.begins[event] >= start) and chosen[slot_of(chosen, event)] == event:
             held_keys[num_held], held[num_held] = key, event
             num_held += 1
             remove_first(heap)
         else:
             rate = axis.rates[event]
+            chosen[slot_of(chosen, event)] = event
             indices[count], probs[count] = event, k * rate / sums[RATES]
             loss_weights[count] = 1.0 / (n * probs[count])
             count += 1
@@ -188,11 +190,22 @@ def sort_by_sample(heap):
 
 
 @jit
-def _holds(indices, count, i):
-    for j in range(count):
-        if indices[j] == i:
-            return True
-    return False
+def new_set(size):
+    """Return an empty set of samples: a table of at least twice as many slots, the number of a sample or −1 in each."""
+    slots = 2
+    while slots < 2 * size:
+        slots *= 2
+    return np.full(slots, -1)
+
+
+@jit
+def slot_of(chosen, i):
+    """Return where in a set sample i is, or where to put it if it is not in there."""
+    last = len(chosen) - 1
+    slot = np.int64((np.uint64(i) * _GOLDEN) >> np.uint64(32)) & last
+    while chosen[slot] != i and chosen[slot] >= 0:
+        slot = (slot + 1) & last
+    return slot
 
 
 @jit
