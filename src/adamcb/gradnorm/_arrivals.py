@@ -77,6 +77,11 @@ class Arrivals:
         if result.grad_fn is not None:
             result.grad_fn.register_prehook(functools.partial(_reject, self._record, why))
 
+    def reject(self, why: str) -> None:
+        """Let `take` fail, unless gradients arrive that are not those of the losses."""
+        if not self._inner:
+            self._record.reject(why)
+
     def _observe(self, uses: list[Use], operation: int, pick: Pick, custom: bool, grads: Grads) -> None:
         grad = None if self._inner else pick(grads)
         if grad is None or not self._record.begin(operation):

@@ -71,12 +71,16 @@ class Batch(NamedTuple):
 class Mixed(NamedTuple):
     """A tensor made of several samples at once, or of samples that the engine lost sight of.
 
-    `pooled` marks sums and means over the batch: as a loss they are fine, beside single samples they are not.
+    `pooled` marks sums and means over the batch: as a loss they are fine, beside single samples they are not. `silent`
+    marks what was computed without a graph: a constant, unless a custom function returns it. `place` says where its
+    samples would be then, if the function's backward pass keeps them apart.
     """
 
     size: int
     why: str
     pooled: bool = False
+    silent: bool = False
+    place: Batch | None = None
 
 
 def split(tensor: Tensor, batch: Batch) -> Tensor:

@@ -138,6 +138,12 @@ def is_in_place(name: str) -> bool:
     return name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
 
 
+def operator_name(func: Any) -> str:
+    """Return the name of an operator from `torch.ops`; with its namespace, unless it is one of torch's own."""
+    space, name, *_ = f"{func}.".split(".")
+    return name if space == "aten" else f"{space}.{name}"
+
+
 def is_parameter(tensor: Any) -> bool:
     """Tell a parameter; torch's own check, which allows for tensor subclasses, only where it may matter."""
     kind = type(tensor)

@@ -90,6 +90,22 @@ def base_of(view: Tensor) -> Tensor | None:
     return view._base
 
 
+def version_of(tensor: Tensor) -> int:
+    """Return how often a tensor, or what it shares its numbers with, was changed in place; 0 where nobody counts."""
+    try:
+        return tensor._version
+    except (RuntimeError, AttributeError):  # made in inference mode
+        return 0
+
+
+def storage_of(tensor: Tensor) -> torch.UntypedStorage | None:
+    """Return what holds a tensor's numbers, None where it has no storage of its own."""
+    try:
+        return tensor.untyped_storage()
+    except (RuntimeError, NotImplementedError):  # sparse, or a subclass
+        return None
+
+
 def saved_inputs(node: Any, edges: int) -> Tensor:
     """Return the inputs that the node of a dense layer keeps for its weight's gradient.
 

@@ -114,6 +114,10 @@ class Guard:
         if watched is not None:
             watched.measure(part)
 
+    def allow_rounding(self) -> None:
+        """Compare as where gradients are rounded to half precision: autocast is on inside the forward pass."""
+        self._coarse = True
+
     def give_up_weighing(self) -> None:
         """Do not look for exchanged samples: they depend on one another, or the pass cannot go backward again."""
         self._weighs = False

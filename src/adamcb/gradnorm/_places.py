@@ -133,6 +133,8 @@ class Places:
         if live and out.requires_grad:  # what wants no gradient mixes nothing, unless it has the samples elsewhere
             quiet = [(t, mark) for t, mark in sources if not t.requires_grad and isinstance(mark, Batch)]
             sources = live
+        if not out.requires_grad and not torch.is_grad_enabled():
+            return self._unrecorded(call, sources, number, out), None
         if not out.requires_grad:
             # A constant for gradients. If its samples are lost, its rows get gradients as rows of a constant do.
             batches = [(t, mark) for t, mark in sources if isinstance(mark, Batch)]
@@ -143,7 +145,7 @@ class Places:
             alone = all(mark.pooled for mark in mixed) and not batches
             worst = next((mark for mark in mixed if not mark.pooled), mixed[0])
             again = None if alone else f"samples are mixed in `{call.name}`: {worst.why}."
-            return worst._replace(pooled=alone), again
+            return worst._replace(pooled=alone, silent=False), again
         found = self._agreed(call, batches, quiet, number, out)
         if found is not None:
             return found, None
@@ -154,6 +156,18 @@ class Places:
         why = f"`{call.name}` makes {tuple(out.shape)} of {shapes}, and does not keep samples apart"
         pooled = call.name in _SUMS or (call.name in _LOSSES and not out.dim())
         return Mixed(size, why, pooled=pooled), None if pooled else f"samples are mixed: {why}."
+
+    def _unrecorded(self, call: Call, sources: list[tuple[Tensor, Any]], number: int, out: Tensor) -> Mark | None:
+        """Judge a result without a graph: most are constants, but a custom function may return it."""
+        known = [(t, mark if isinstance(mark, Batch) else mark.place) for t, mark in sources]
+        batches = [(t, place) for t, place in known if place is not None]
+        found = self._agreed(call, batches, [], number, out) if batches else None
+        layout, apart = operation_of(call.name).layout, found is not None
+        for tensor, mark in sources:
+            place = layout(call, tensor, mark, out) if layout is not None and isinstance(mark, Batch) else None
+            apart = apart and place is not None and place.agrees(found)  # type: ignore[arg-type]
+        why = f"samples are mixed: a custom autograd function runs `{call.name}`, which does not keep them apart"
+        return found if apart else Mixed(self.size, why, silent=True, place=found)
 
     def _agreed(self, call: Call, batches: _Sources, quiet: _Sources, number: int, out: Tensor) -> Batch | None:
         layout = operation_of(call.name).layout
@@ -239,7 +253,7 @@ def _key_of(call: Call, out: Tensor) -> Hashable:
         return None
     if call.name == "__getitem__" and (len(call.args) < 2 or tensors_in(call.args[1])):
         return None
-    key: list[Hashable] = [call.name, out.shape, out.requires_grad]
+    key: list[Hashable] = [call.name, out.shape, out.requires_grad, torch.is_grad_enabled()]
     seen: list[int] = []
     known = _add_to_key(key, call.args, call.marks, seen)
     for name, value in call.kwargs.items():

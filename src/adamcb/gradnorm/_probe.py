@@ -58,7 +58,7 @@ def _setting(tensor: Tensor, batch: Batch | None) -> Any:
     return (*tensor.shape, hashlib.blake2b(entries.numpy().tobytes()).hexdigest())
 
 
-def _halves(size: int) -> Iterator[Tensor]:
+def halves(size: int) -> Iterator[Tensor]:
     """Yield choices of samples, by the bits of their numbers: for any two, one has the first without the second."""
     numbers = torch.arange(size)
     for bit in range((size - 1).bit_length()):
@@ -71,7 +71,7 @@ def _ask(call: Call, batch: Batch, number: int, out: Tensor) -> _Answer:
     if before is None:
         return None
     changes = []
-    for chosen in _halves(batch.size):
+    for chosen in halves(batch.size):
         after = _run(call, chosen, number)
         if after is None or after.shape != out.shape:
             return None

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
-from adamcb.gradnorm import _compat, _replay
+from adamcb.gradnorm import _compat, _custom, _replay
 from adamcb.gradnorm._arrivals import Arrivals
 from adamcb.gradnorm._batch import Batch, Mixed
-from adamcb.gradnorm._call import Call, Mark, Origin, Use, is_in_place, is_parameter, tensors_in, trains
+from adamcb.gradnorm._call import Call, Mark, Origin, Use, is_in_place, is_parameter, operator_name, tensors_in, trains
 from adamcb.gradnorm._composite import COMPOSITES, RECURRENT
 from adamcb.gradnorm._graph import leaves_behind, supplies
 from adamcb.gradnorm._guard import Guard
+from adamcb.gradnorm._marks import Marks, changes
 from adamcb.gradnorm._origins import origin_of
 from adamcb.gradnorm._places import Places, Written, same_shape
 from adamcb.gradnorm._record import TracedPass
@@ -53,7 +54,7 @@ class Tracer(TorchFunctionMode):
         super().__init__()
         self.record, self.owner = record, owner
         self._places, self._guard, self._names = places or Places(), guard, names
-        self._marks: dict[int, tuple[weakref.ref, Mark]] = {}
+        self._marks = Marks()
         self._written: dict[int, Written] = {}
         self._made: dict[Any, Origin] = {}
         self._noticed: weakref.WeakSet = weakref.WeakSet()
@@ -74,7 +75,7 @@ class Tracer(TorchFunctionMode):
 
     def mark(self, tensor: Tensor, mark: Mark) -> None:
         """Note what is known of a tensor, for as long as it lives."""
-        self._marks[id(tensor)] = (weakref.ref(tensor), mark)
+        self._marks.put(tensor, mark)
 
     def mark_samples(self, tensor: Tensor, batch: Batch) -> Batch:
         """Note where an operation's convention puts the samples; return where they are.
@@ -99,7 +100,8 @@ class Tracer(TorchFunctionMode):
                 f"a layer takes dimension {batch.dim} of a tensor of shape {tuple(tensor.shape)} for the batch, but "
                 f"the model's inputs hold {self._places.size} samples, and no samples are known in that tensor."
             )
-        if type(known) is not Origin and not (type(known) is Mixed and self._is_new(tensor)):
+        old = tensor.grad_fn is None or _compat.made_before(tensor.grad_fn, self._start)
+        if type(known) is not Origin and (type(known) is not Mixed or old):
             self.mark(tensor, batch)
         return batch
 
@@ -107,17 +109,13 @@ class Tracer(TorchFunctionMode):
         """Let `take` fail whatever gradients arrive."""
         self.record.error = self.record.error or why
 
-    def _is_new(self, tensor: Tensor) -> bool:
-        """Tell whether a tensor was made in this forward pass, out of something that wants gradients."""
-        return tensor.grad_fn is not None and not _compat.made_before(tensor.grad_fn, self._start)
-
     def mark_of(self, tensor: Tensor) -> Mark | None:
         """Return what is known of a tensor, None for a constant."""
-        found = self._marks.get(id(tensor))
-        if found is not None and found[0]() is tensor:
-            mark = found[1]
-            stopped = type(mark) is Origin and not tensor.requires_grad and torch.is_grad_enabled()
-            return None if stopped else mark
+        mark = self._marks.get(tensor)
+        if mark is not None:
+            constant = not tensor.requires_grad and torch.is_grad_enabled()
+            quiet = constant and type(mark) is Mixed and mark.silent
+            return mark.place if quiet else None if constant and type(mark) is Origin else mark  # type: ignore[union-attr]
         if self._written and (written := self._written.get(id(tensor))) and written.base() is tensor:
             return written.mark()
         if not tensor.requires_grad:
@@ -145,7 +143,11 @@ class Tracer(TorchFunctionMode):
             # A checkpoint that runs again goes backward by itself, and that is part of the backward pass.
             return func(*args, **kwargs) if self._again else self._go_backward(func, args, kwargs)
         elif "." in name or hasattr(func, "overloads"):
-            name = _operator_name(func)
+            name = operator_name(func)
+        if changes(name, kwargs):
+            func = functools.partial(self._marks.run, func)
+        if self._guard is not None and _compat.autocasting():
+            self._guard.allow_rounding()
         marks, samples, made = self._look_at(args, kwargs)
         if samples and made and name in _CONVERSIONS:
             samples = type(marks.get(id(args[0]))) is not Origin  # the other argument says what kind, and no more
@@ -189,9 +191,13 @@ class Tracer(TorchFunctionMode):
         if node is None or not _compat.is_custom(node) or supplies(node) or node in self._noticed:
             return
         self._noticed.add(node)
-        if self._guard is not None:
+        if self._guard is not None and not _custom.repeats(node):
             self._guard.give_up_weighing()  # nobody knows what it does when it goes backward again
         if type(node).__name__ == "CheckpointFunctionBackward":
+            if (
+                type(mark := self._marks.get(tensor)) is Mixed and mark.silent
+            ):  # all of it is followed when it runs again
+                self._marks.drop(tensor) if mark.place is None else self.mark(tensor, mark.place)
             saved: Any = node
             inputs = [(each, self.mark_of(each)) for each in saved.saved_tensors]
             node.register_prehook(functools.partial(self._reenter, inputs))
@@ -265,7 +271,7 @@ class Tracer(TorchFunctionMode):
         if isinstance(out, Tensor):
             quick = same_shape(call, out) or self._places.recall(call, out)
             if quick is not None:
-                self._marks[id(out)] = (weakref.ref(out), quick)
+                self._marks.put(out, quick)
                 return
         shape, mark, why = None, None, None
         for number, result in enumerate(tensors_in(out)):
@@ -275,7 +281,7 @@ class Tracer(TorchFunctionMode):
                 if result is out and type(mark) is Batch and why is None:
                     self._places.remember(call, result, mark)
             if mark is None:
-                self._marks.pop(id(result), None)
+                self._marks.drop(result)
                 continue
             self.mark(result, mark)
             if why is not None and result.requires_grad and not call.leaves():
@@ -287,8 +293,7 @@ class Tracer(TorchFunctionMode):
         """Note for the base of a view what an operation in place has put into the view."""
         if type(before) is Batch and type(mark) is Batch and before.agrees(mark):
             return
-        known = self._marks.get(id(base))
-        if type(mark) is not Batch and known is not None and known[0]() is base:
+        if type(mark) is not Batch and self._marks.get(base) is not None:
             self.mark(base, mark)
         written = self._written.get(id(base))
         if written is None or written.base() is not base:
@@ -351,6 +356,8 @@ class Tracer(TorchFunctionMode):
         mark = self.mark_of(out)
         if type(mark) is Origin:
             return
+        if type(mark) is Mixed and mark.silent:
+            mark = self._judge_custom(node, out, mark)
         targets: list[tuple[int, Any, Origin]] = []
         for place, (child, number) in enumerate(node.next_functions):
             leaf: Any = getattr(child, "variable", None)
@@ -367,7 +374,7 @@ class Tracer(TorchFunctionMode):
             self.record.count([leaf for _, _, origin in targets for leaf in origin.leaves])
             if self._guard is not None:
                 self._guard.watch(call.leaves(), call.name)
-            if (why := self._why_not(node)) is not None:
+            if (why := _custom.why_not(node, packed=self._packed)) is not None:
                 self._arrivals.refuse(out, f"`{call.name}`, a custom autograd function of parameters, {why}.")
                 return
             uses = [
@@ -376,13 +383,17 @@ class Tracer(TorchFunctionMode):
             ]
             self._arrivals.attach(call, uses, out, custom=True)
 
-    def _why_not(self, node: Any) -> str | None:
-        """Return why the backward of a custom function cannot be called for each sample, None if it can."""
-        if _compat.count_results(node) != 1:
-            return "has several results, and gradients of all of them would be needed at once"
-        if self._packed or _compat.packs_saved_tensors():
-            return "stands in a forward pass with checkpoints, whose saved tensors can be read once only"
-        return None
+    def _judge_custom(self, node: Any, out: Tensor, mark: Mixed) -> Mark:
+        """Let the backward pass of a custom function show whether it keeps the samples apart that its forward mixed."""
+        if (place := mark.place) is None or _custom.why_not(node, packed=self._packed) is not None:
+            self._arrivals.refuse(out, f"{mark.why}.")
+            judged: Mark = mark._replace(silent=False)
+        else:
+            reject = functools.partial(self._arrivals.reject, f"{mark.why}, nor does its backward pass.")
+            _custom.watch(node, place, self._made, reject)
+            judged = place
+        self.mark(out, judged)
+        return judged
 
 
 _BACKWARD = {"grad", "backward"}
@@ -391,9 +402,3 @@ _BACKWARD = {"grad", "backward"}
 def _ties(call: Call) -> bool:
     """Tell whether samples of the result depend on one another, and are measured by their contributions."""
     return call.name == "batch_norm" and bool(call.argument(5, "training", False))
-
-
-def _operator_name(func: Any) -> str:
-    """Return the name of an operator from `torch.ops`; with its namespace, unless it is one of torch's own."""
-    space, name, *_ = f"{func}.".split(".")
-    return name if space == "aten" else f"{space}.{name}"
