@@ -17,13 +17,27 @@ class DrawPart(Draw):
 
     Attributes:
         whole: The draw.
+
+    Example:
+        >>> from adamcb.selection import UniformSelection
+        >>> draw = UniformSelection(num_samples=8, batch_size=4).draw()
+        >>> parts = [part_of(draw, rank, 2) for rank in range(2)]
+        >>> [len(part) for part in parts], parts[1].whole is draw
+        ([2, 2], True)
     """
 
     whole: Draw = field(repr=False)
 
 
 def part_of(draw: Draw, rank: int, num_ranks: int) -> Draw:
-    """Return the part of `draw` that is this rank's; the draw itself if there is one rank."""
+    """Return the part of `draw` that is this rank's; the draw itself if there is one rank.
+
+    Example:
+        >>> from adamcb.selection import UniformSelection
+        >>> draw = UniformSelection(num_samples=8, batch_size=4).draw()
+        >>> list(part_of(draw, 1, 2).indices) == list(draw.indices[1::2])
+        True
+    """
     _checks.instance("draw", draw, Draw, "a Draw")
     num_ranks = _checks.integer("num_ranks", num_ranks, low=1)
     return rows_of(draw, _checks.integer("rank", rank, low=0, high=num_ranks - 1), num_ranks)
@@ -38,5 +52,12 @@ def rows_of(draw: Draw, rank: int, num_ranks: int) -> Draw:
 
 
 def whole_of(draw: Draw) -> Draw:
-    """Return the draw that `draw` is a part of, or itself."""
+    """Return the draw that `draw` is a part of, or itself.
+
+    Example:
+        >>> from adamcb.selection import UniformSelection
+        >>> draw = UniformSelection(num_samples=8, batch_size=4).draw()
+        >>> whole_of(part_of(draw, 0, 2)) is whole_of(draw) is draw
+        True
+    """
     return draw.whole if isinstance(draw, DrawPart) else _checks.instance("draw", draw, Draw, "a Draw")

@@ -125,6 +125,11 @@ class ShardedSelection(Selection):
 
 
 def shard_size(num_samples: int, shard: int, num_shards: int) -> int:
-    """Return how many samples a shard has: those at shard, shard + W, shard + 2W and so on."""
+    """Return how many samples a shard has: those at shard, shard + W, shard + 2W and so on.
+
+    Example:
+        >>> [shard_size(10, shard, 4) for shard in range(4)]
+        [3, 3, 2, 2]
+    """
     num_samples, num_shards = _checks.num_samples(num_samples), _checks.integer("num_shards", num_shards, low=1)
     return len(range(_checks.integer("shard", shard, low=0, high=num_shards - 1), num_samples, num_shards))

@@ -49,6 +49,13 @@ def write_checkpoint(
     Raises:
         OSError: If the file cannot be written. The older one is untouched then, and nothing is left beside it.
         TypeError: If something in it could not be read back without running code; as above.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_checkpoint(f"{folder}/run.pt", {"step": 3})
+        ...     read_checkpoint(f"{folder}/run.pt").state
+        {'step': 3}
     """
     path, check = _checks.path("path", path), _checks.boolean("check", check)
     if save_id is not None and not _IS_ID(_checks.instance("save_id", save_id, str, "a str")):
@@ -71,6 +78,13 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
     Raises:
         FileNotFoundError: If there is no such file.
         ValueError: If its content has changed since it was written, or it is no checkpoint of this format.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     write_checkpoint(f"{folder}/run.pt", {"step": 3}, extra="mine")
+        ...     read_checkpoint(f"{folder}/run.pt").extra
+        'mine'
     """
     path = _checks.path("path", path)
     if not Path(path).is_file():

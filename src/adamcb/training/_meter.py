@@ -19,7 +19,22 @@ _KEYS: tuple[str, ...] = (*_COUNTS, "average", "moment", "largest", "seen")
 
 
 class Observer(Protocol):
-    """Is told of every batch. Its state is its own to save."""
+    """Is told of every batch. Its state is its own to save.
+
+    Example:
+        >>> from adamcb.selection import UniformSelection
+        >>> class Counts:
+        ...     seen = 0
+        ...
+        ...     def note_draw(self, draw):
+        ...         self.seen += len(draw)
+        ...
+        ...     def note_scores(self, draw, scores): ...
+        >>> observer: Observer = Counts()
+        >>> observer.note_draw(UniformSelection(num_samples=8, batch_size=4).draw())
+        >>> observer.seen
+        4
+    """
 
     def note_draw(self, draw: Draw) -> None:
         """Hear that a batch is handed out."""

@@ -27,7 +27,12 @@ from adamcb.selection import Draw
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process's place among those that train together."""
+    """This process's place among those that train together.
+
+    Example:
+        >>> Ranks.current()  # without a process group
+        Ranks(rank=0, size=1)
+    """
 
     rank: int = 0
     size: int = 1
@@ -107,6 +112,14 @@ def gather_scores(
 
     Raises:
         TypeError, ValueError: If one of these is something else.
+
+    Example:
+        >>> from adamcb.selection import UniformSelection
+        >>> draw = UniformSelection(num_samples=8, batch_size=4).draw()
+        >>> losses = torch.ones(4)
+        >>> heard = gather_scores(Ranks(), draw, losses, losses / 4, losses, losses.mean())
+        >>> heard.loss, heard.columns()[0].tolist() == draw.indices.tolist()
+        (tensor(1.), True)
     """
     _checks.instance("ranks", ranks, Ranks, "the Ranks that take part")
     size = len(_checks.instance("draw", draw, Draw, "a Draw"))

@@ -36,6 +36,18 @@ class SampleTable:
         mean_loss: float64, the mean over all its visits, whenever in training they were. NaN if there was none.
         suspicion: float64 in [0, 1], the share of the visited samples whose mean loss is not above this one's. A label
             that is wrong is learned late or never, so its mean loss stays high. NaN if there was no visit.
+
+    Example:
+        >>> import torch
+        >>> from adamcb import AdaptiveLoader
+        >>> data = torch.utils.data.TensorDataset(torch.randn(20, 3))
+        >>> model = torch.nn.Linear(3, 1)
+        >>> loader = AdaptiveLoader(model, data, batch_size=4)
+        >>> for (x,) in loader:
+        ...     loader.weigh(model(x).square().squeeze(1)).backward()
+        >>> table = loader.samples()
+        >>> len(table), int(table.count.sum()), float(table.top(1).suspicion[0])
+        (20, 20, 1.0)
     """
 
     index: np.ndarray

@@ -71,6 +71,11 @@ class Comparison:
         summary: One row for each method: means over seeds and their spread.
         verdict: What it says, in words: one line for each method but the baseline, or that there is none.
         files: Where the most important files are.
+
+    Example:
+        >>> comparison = compare("rare-events", seeds=5)  # doctest: +SKIP
+        >>> [(row["method"], row["samples"]) for row in comparison.summary]  # doctest: +SKIP
+        >>> comparison.save("runs/rare-events")  # doctest: +SKIP
     """
 
     folder: Path
