@@ -15,7 +15,7 @@ def test_a_missing_framework_is_named_with_the_extra_to_install(framework, monke
         monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.setitem(sys.modules, framework, None)  # what Python itself does to say that there is none
     monkeypatch.delitem(sys.modules, f"adamcb.integrations.{framework}", raising=False)
-    with pytest.raises(ImportError, match=rf'needs {framework}.*pip install "adamcb\[{framework}\]"'):
+    with pytest.raises(ImportError, match=rf'needs {framework}.*pip install "\.\[{framework}\]"'):
         importlib.import_module(f"adamcb.integrations.{framework}")
 
 

@@ -274,14 +274,16 @@ def test_without_the_extra_the_message_names_it(tmp_path):
     )
     finished = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert finished.returncode == 1
-    assert finished.stderr == ("adamcb: the command line needs rich, not installed here: pip install 'adamcb[lab]'\n")
+    assert finished.stderr == (
+        "adamcb: the command line needs rich, not installed here: pip install '.[lab]' in a clone\n"
+    )
 
 
 def test_log_that_is_not_installed_is_named_before_anything_is_written(tmp_path, capsys, monkeypatch):
     find = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "wandb" else find(name))
     assert main(["compare", "--method", "adam", "--log", "wandb", "--out", str(tmp_path / "out")]) == 1
-    assert "pip install 'adamcb[wandb]'" in capsys.readouterr().err
+    assert "pip install '.[wandb]' in a clone" in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 

@@ -47,7 +47,7 @@ def make_loader(fetcher: Any, draws: DrawSampler, options: dict[str, Any]) -> An
         from torchdata.stateful_dataloader import StatefulDataLoader
     except ImportError as error:
         raise ImportError(
-            '`stateful=True` needs torchdata, which is not installed: pip install "adamcb[torchdata]".'
+            '`stateful=True` needs torchdata, which is not installed: pip install ".[torchdata]" in a clone.'
         ) from error
     # A snapshot at every batch: with fewer, it would load batches again, and training would not see them.
     return StatefulDataLoader(fetcher, **{**options, "batch_sampler": Orders(draws)}, snapshot_every_n_steps=1)

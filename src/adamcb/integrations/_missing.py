@@ -7,6 +7,6 @@ def missing(framework: str) -> ImportError:
     """Return the error that names the extra to install."""
     return ImportError(
         f"adamcb.integrations.{framework} needs {framework}, which cannot be imported: "
-        f'pip install "adamcb[{framework}]"',
+        f'pip install ".[{framework}]" in a clone',
         name=framework,
     )
