@@ -290,7 +290,7 @@ GOOD = {
             "origin": 1,
             "indices": torch.arange(4),
             "probs": torch.full((4,), 0.1, dtype=torch.float64),
-            "loss_weights": torch.full((4,), 0.1, dtype=torch.float64),
+            "loss_weights": torch.full((4,), 1.0 / (0.1 * N), dtype=torch.float64),
         }
     ],
 }
@@ -332,6 +332,16 @@ BAD = {
         {**GOOD, "pending": [{**ENTRY, "probs": torch.tensor([0.1, 0.1, 0.1, 1.5])}]},
         ValueError,
         "`state['pending']['probs']` must lie in (0, 1]",
+    ),
+    "loss weights": (
+        {**GOOD, "pending": [{**ENTRY, "loss_weights": 50 * ENTRY["loss_weights"]}]},
+        ValueError,
+        "`state['pending']['loss_weights']` must be 1/(n·probs), got 50 times as much",
+    ),
+    "too small": (
+        {**GOOD, "pending": [{**ENTRY, **{name: ENTRY[name][:3] for name in ("indices", "probs", "loss_weights")}}]},
+        ValueError,
+        "`len(state['pending']['indices'])` must be at least 4, got",
     ),
     "number": ({**GOOD, "pending": [ENTRY, ENTRY]}, ValueError, "`state['pending']` must have distinct numbers below"),
     "index": (

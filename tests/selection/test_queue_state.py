@@ -68,6 +68,77 @@ def test_a_state_that_does_not_fit_is_refused_and_nothing_changes(change, match)
     both(bandit, other, lambda indices: np.linspace(0.1, 2.0, 4), 20)
 
 
+def change_entry(name: str, change, *, visited: bool):
+    """Return what changes one entry of a sample that was, or was not, visited in its unit."""
+
+    def apply(state) -> None:
+        i = int(torch.nonzero(state["visited"] == visited)[0])
+        state[name][i] = change(state, i)
+
+    return apply
+
+
+def change_sum(place: int, factor: float):
+    def apply(state) -> None:
+        state["sums"][place] *= factor
+
+    return apply
+
+
+MISFITS = {
+    "the sum of rates": (change_sum(1, 1e-300), r"`state\['sums'\]` must hold the sum of state\['rates'\]"),
+    "the sum of weights": (change_sum(2, 1.1), r"`state\['sums'\]` must hold the sum of state\['weights'\]"),
+    "a position before all units": (change_sum(0, 0.0), r"`state\['begins'\]` must lie at or before the position"),
+    "a low rate": (
+        change_entry("rates", lambda state, i: 0.1, visited=True),
+        r"'rates'\]` must lie between the lowest",
+    ),
+    "a high rate": (change_entry("rates", lambda state, i: 51.0, visited=True), "'rates'.*and the highest rate"),
+    "a unit to come": (
+        change_entry("begins", lambda state, i: 1e9, visited=True),
+        r"`state\['begins'\]` must lie at or before the position",
+    ),
+    "a place before its unit": (
+        change_entry("events", lambda state, i: state["begins"][i] / 2, visited=False),
+        r"`state\['events'\]` must lie within the unit of their sample",
+    ),
+    "a place after its unit": (change_entry("events", lambda state, i: 1e9, visited=False), "must lie within the unit"),
+    "no end of a unit": (
+        change_entry("events", lambda state, i: state["begins"][i] + 0.1, visited=True),
+        "and at its end where the sample was visited",
+    ),
+}
+
+
+@pytest.mark.parametrize(("change", "match"), MISFITS.values(), ids=MISFITS)
+def test_a_state_whose_numbers_cannot_be_of_one_axis_is_refused_and_nothing_changes(change, match):
+    scores = np.random.default_rng(0).gamma(0.4, size=400)
+    saved, bandit, other = (bandit_of(400, 4, seed=seed) for seed in (9, 0, 0))
+    train(saved, lambda indices: scores[indices], 250)
+    state = copy.deepcopy(saved.state_dict())
+    bandit_of(400, 4).load_state_dict(state)
+    change(state)
+    with pytest.raises(ValueError, match=match):
+        bandit.load_state_dict(state)
+    both(bandit, other, lambda indices: scores[indices], 20)
+
+
+def test_the_sum_of_weights_stays_theirs_while_all_of_them_shrink():
+    """Rounding errors are as large as the sum once was: after a thousandfold fall they would show."""
+    n, k = 2000, 32
+    bandit, source = bandit_of(n, k), np.random.default_rng(0)
+    scores = source.gamma(0.05, size=n) + 1e-9
+
+    def noisy(indices):
+        return scores[indices] * np.exp(2.0 * source.normal(size=len(indices))) * 10.0 ** source.integers(5)
+
+    for _ in range(20):
+        train(bandit, noisy, 500)
+    total = bandit.weights.sum()
+    assert total < 1e-3 * n
+    assert bandit._axis.sums[2] == pytest.approx(total, rel=1e-11)
+
+
 def test_what_rounding_took_is_saved():
     bandit, other = bandit_of(20, 4), bandit_of(20, 4, seed=9)
     bandit._axis.sums[3] = -1e-16

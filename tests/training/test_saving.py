@@ -164,6 +164,18 @@ OPTIMIZER_DAMAGES = {
         lambda state: moments(state)[0].update(exp_avg=torch.zeros(8, 64, dtype=torch.float64)),
         "got shape .* and torch.float64",
     ),
+    "a moment of NaN": (
+        lambda state: moments(state)[0]["exp_avg"][0].fill_(float("nan")),
+        "hold no NaN, got 64 of 512",
+    ),
+    "a negative square": (
+        lambda state: moments(state)[0]["exp_avg_sq"][0, 0].fill_(-1.0),
+        "numbers at or above 0, got 1",
+    ),
+    "shared memory": (
+        lambda state: moments(state)[0].update(exp_avg=torch.zeros(1, 64).expand(8, 64)),
+        r"must have memory for each entry, got the strides \(0, 1\)",
+    ),
     "too many states": (lambda state: moments(state).update({9: moments(state)[0]}), "parameters 0 to 3"),
     "another order": (lambda state: groups(state)[0].update(params=[1, 0, 2, 3]), "in this order"),
     "too few parameters": (lambda state: groups(state)[0].update(params=[0, 1, 2]), "in this order"),
@@ -181,6 +193,37 @@ OPTIMIZER_DAMAGES = {
     ),
     "a bad flag": (lambda state: groups(state)[0].update(maximize="yes"), "must be True, False or None"),
 }
+
+
+def drawn(state, size: int = K, **changes):
+    values = torch.full((size,), K / 100, dtype=torch.float64)
+    draw = {"indices": torch.arange(size), "probs": values, "loss_weights": 1.0 / (100 * values)}
+    return {"origin": state["selection"]["origin"], **draw, **changes}
+
+
+def pend(state, **changes) -> None:
+    """Put a draw made ahead into a state."""
+    number = state["loader"]["next_number"]
+    state["loader"]["pending"] = [{"number": number, **drawn(state, **changes)}]
+    state["loader"]["next_number"] += 1
+
+
+def report(state, times: int = 1, **changes) -> None:
+    """Put scores on their way into a state."""
+    ones = torch.ones(K)
+    tensors = {"measured": ones, "arrived": ones, "losses": ones, "largest_gradient": None}
+    state["feedback"] = [{"draw": drawn(state, **changes), **tensors}] * times
+
+
+def test_what_is_put_into_states_here_fits_unless_it_is_changed(path):
+    trainer = make()
+    train(trainer, 5)
+    for change in (pend, report):
+        trainer.save(path)
+        rewritten(change)(path)
+        make(seed=1).load(path)
+
+
 DAMAGES = {
     "truncated": (lambda path: path.write_bytes(path.read_bytes()[:-2000]), "damaged, or no checkpoint of adamcb"),
     "empty": (lambda path: path.write_bytes(b""), "damaged, or no checkpoint of adamcb"),
@@ -194,7 +237,25 @@ DAMAGES = {
     "another kind": (resealed(lambda content: content.update(kind="mine")), "is no checkpoint of adamcb"),
     "an older format": (resealed(lambda content: content.update(format=2)), "must have format 3, got format 2"),
     "a part missing": (rewritten(lambda state: state.pop("feedback")), "must be a dict with the keys"),
-    "a bad epoch": (rewritten(lambda state: state.update(epoch="first")), "epoch must be an integer"),
+    "a bad epoch": (rewritten(lambda state: state.update(epoch="first")), "`epoch` must be an integer"),
+    "an epoch of no training": (rewritten(lambda state: state.update(epoch=10**30)), "`epoch` must be at most 10+,"),
+    "a rank that is none": (
+        rewritten(lambda state: state["generators"].update(rank="x")),
+        "rank'.* must be an integer",
+    ),
+    "a draw of another": (rewritten(lambda state: pend(state, origin=7)), "pending draws must be of its selection"),
+    "a draw with other weights": (
+        rewritten(lambda state: pend(state, loss_weights=torch.full((K,), 50.0 / K, dtype=torch.float64))),
+        r"loss_weights'\]` must be 1/\(n·probs\), got 50 times as much",
+    ),
+    "a draw that is too small": (rewritten(lambda state: pend(state, size=K - 1)), r"len\(.*must be at least 8"),
+    "a report of another": (rewritten(lambda state: report(state, origin=7)), "must be a draw of this selection"),
+    "too many reports": (rewritten(lambda state: report(state, times=10_001)), "must hold at most 10000 reports"),
+    "a negative average": (
+        rewritten(lambda state: state["selection"]["feedback"].update(mean=-1.0)),
+        "'mean'.* must be a finite number in",
+    ),
+    "too much trust": (rewritten(lambda state: state["selection"]["feedback"].update(trust=2.0)), "'trust'.* must be"),
     "a bad position": (rewritten(lambda state: state["loader"].update(position=99)), "position"),
     "bad weights": (rewritten(lambda state: state["selection"]["weights"].fill_(float("nan"))), "weights"),
     "a bad meter": (rewritten(lambda state: state["meter"].pop("average")), "average"),

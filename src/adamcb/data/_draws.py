@@ -175,6 +175,5 @@ class DrawSampler:
 
 
 def _unpack(entry: Any, selection: Selection) -> tuple[int, Draw]:
-    sizes = {"num_samples": selection.num_samples, "max_size": selection.batch_size}
-    draw = Draw.from_state(entry, **sizes, repeats=selection.repeats, name="state['pending']")
+    draw = selection.restored_draw(entry, whole=True, name="state['pending']")
     return _checks.integer("state['pending']['number']", entry.get("number"), low=0), draw

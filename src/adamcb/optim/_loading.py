@@ -28,6 +28,8 @@ _KEPT = {
     "Rprop": {"step", "prev", "step_size"},
     "ASGD": {"step", "eta", "mu", "ax"},
 }
+# Of state: tensors of numbers at or above 0.
+_NONNEGATIVE = ("exp_avg_sq", "max_exp_avg_sq", "exp_inf", "square_avg", "acc_delta", "sum", "step_size")
 # Settings at or above 0, and settings in [0, 1).
 _POSITIVE = ("lr", "initial_lr", "eps", "weight_decay")
 _SHARES = ("beta1_decay",)
@@ -141,6 +143,8 @@ def _check_entry(name: str, entry: Any, param: Tensor, known: Mapping[str, Any],
             _check_scalar(f"{name}['{key}']", key, value)
         elif not (value is None and known.get(key) is None):
             _check_like(f"{name}['{key}']", value, known.get(key, param))
+            if type(value) is Tensor:
+                _check_values(f"{name}['{key}']", value, low=0.0 if key in _NONNEGATIVE else -math.inf)
 
 
 def _check_scalar(name: str, key: str, value: Any) -> None:
@@ -157,6 +161,18 @@ def _check_like(name: str, value: Any, model: Any) -> None:
     if value.shape != model.shape or value.dtype != model.dtype or value.layout != torch.strided:
         rule = f"be a tensor of shape {tuple(model.shape)} and {model.dtype}"
         raise ValueError(f"`{name}` must {rule}, got shape {tuple(value.shape)} and {value.dtype}.")
+
+
+def _check_values(name: str, value: Tensor, low: float) -> None:
+    """Raise if entries share memory, which no kernel writes to as it should, or if one is NaN or below `low`."""
+    reach = 0
+    for stride, size in sorted(zip(value.stride(), value.shape, strict=True)):
+        if size > 1 and stride <= reach:
+            raise ValueError(f"`{name}` must have memory for each entry, got the strides {tuple(value.stride())}.")
+        reach += stride * (size - 1)
+    if value.numel() and not value.is_complex() and not bool((value >= low).all()):
+        rule = "hold numbers at or above 0" if low == 0.0 else "hold no NaN"
+        raise ValueError(f"`{name}` must {rule}, got {int((~(value >= low)).sum())} of {value.numel()} that are not.")
 
 
 def _range_of(params: list[int]) -> str:

@@ -34,7 +34,7 @@ class Axis(NamedTuple):
     begins: np.ndarray  # float64[n], where the sample's unit begins
     rates: np.ndarray  # float64[n], the rate of that unit
     weights: np.ndarray  # float64[n], from which the rate of the next unit follows
-    sums: np.ndarray  # float64[4]: how far the axis was followed, sums of rates and weights, what the rates' lacks
+    sums: np.ndarray  # float64[4]: position, sum of rates, sum of weights, rounding error of the sum of rates
     stream: np.ndarray  # uint64[2]: seed, and how many numbers were taken from it
 
 
@@ -134,6 +134,20 @@ def draw_due(axis, bounds, indices, probs, loss_weights):
         sums[RATES] = sums[RATES_LOST] = 0.0
         for rate in axis.rates:
             _add_rate(sums, rate)
+        _renew_weights(axis.weights, sums)
+
+
+@jit
+def _renew_weights(weights, sums):
+    """Sum the weights anew where rounding shows: where all of them shrink, errors of the past do not.
+
+    An error in the last digits stays, so that the sum of most runs follows from their steps alone.
+    """
+    total = 0.0
+    for weight in weights:
+        total += weight
+    if not abs(total - sums[WEIGHTS]) <= 1e-12 * total:
+        sums[WEIGHTS] = total
 
 
 @jit
@@ -224,6 +238,38 @@ def read_events(axis, keys, visited):
         axis.heap.keys[i], axis.heap.events[i] = keys[i], -1 - i if visited[i] else i
     axis.heap.size[0] = len(keys)
     build_heap(axis.heap)
+
+
+@jit
+def fault_of(weights, rates, begins, places, visited, sums, bounds):
+    """Return what cannot be in a saved axis, as a number of `FAULTS`; 0: nothing.
+
+    An event lies within its unit, and at its end if the sample was visited. Sums are rounded, hence their tolerance.
+    """
+    highest, position = max(bounds.share * len(rates), bounds.low), sums[POSITION]
+    all_rates = all_weights = 0.0
+    for i in range(len(rates)):
+        if not bounds.low <= rates[i] <= highest:
+            return 1
+        end = begins[i] + 1.0 / rates[i]
+        if begins[i] > position:
+            return 2
+        if not begins[i] <= places[i] <= end or (visited[i] and places[i] != end):
+            return 3
+        all_rates += rates[i]
+        all_weights += weights[i]
+    if not abs(sums[RATES] - all_rates) <= 1e-6 * all_rates or not abs(sums[RATES_LOST]) <= 1e-6 * all_rates:
+        return 4
+    return 0 if abs(sums[WEIGHTS] - all_weights) <= 1e-2 * all_weights else 5
+
+
+FAULTS = {
+    1: ("rates", "lie between the lowest and the highest rate"),
+    2: ("begins", "lie at or before the position, where units have begun"),
+    3: ("events", "lie within the unit of their sample, and at its end where the sample was visited"),
+    4: ("sums", "hold the sum of state['rates'], and what rounding took from it"),
+    5: ("sums", "hold the sum of state['weights']"),
+}
 
 
 # What follows is called with a few arrays, not with the whole axis: passing that takes longer than the work itself.

@@ -6,8 +6,10 @@ scores, p_min the smallest probability possible, γ exploration, n the number of
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -49,6 +51,7 @@ class Feedback:
         min_share: No weight falls so far that it adds less than this share of `min_prob` to its sample's probability.
             Otherwise a sample that was quiet for many epochs would need as many to be noticed again, although its
             probability comes from exploration alone all that time.
+        ranges: The least and the largest value of what the rule knows, by name, for a look at saved states.
 
     Example:
         >>> class Double(Feedback):
@@ -62,7 +65,8 @@ class Feedback:
         array([0.5, 2. ])
     """
 
-    min_share: float = 1e-3
+    min_share: ClassVar[float] = 1e-3
+    ranges: ClassVar[Mapping[str, tuple[float, float]]] = {}
 
     def start(self) -> dict[str, float]:
         """Return what the rule knows before the first draw: numbers by name. The bandit keeps and saves them."""
@@ -125,6 +129,8 @@ class ScaleFree(Feedback):
     bound: float = 1.0
     memory: float = 0.9
 
+    ranges = {"mean": (0.0, math.inf), "trust": (0.0, 1.0 + 1e-9)}  # rounded
+
     def __post_init__(self) -> None:
         object.__setattr__(self, "rate", _checks.real("rate", self.rate, low=0.0, low_open=True))
         object.__setattr__(self, "bound", _checks.real("bound", self.bound, low=0.0, low_open=True))
@@ -168,6 +174,7 @@ class PaperFeedback(Feedback):
     max_norm: float | None = None
 
     min_share = 0.0
+    ranges = {"largest_norm": (0.0, math.inf)}
     _divide_by_prob = True
 
     def __post_init__(self) -> None:
@@ -268,4 +275,5 @@ def check_feedback_state(feedback: Feedback, state: Any) -> None:
     """Raise unless `state` holds the numbers that `feedback` learns."""
     saved = state if isinstance(state, dict) else {}
     for name in feedback.start():
-        _checks.real(f"state['feedback']['{name}']", saved.get(name))
+        low, high = feedback.ranges.get(name, (-math.inf, math.inf))
+        _checks.real(f"state['feedback']['{name}']", saved.get(name), low=low, high=high)

@@ -213,17 +213,20 @@ class QueueBandit(Selection):
 
     def _check_state(self, state: Any) -> None:
         super()._check_state(state)
-        for name in _VECTORS:
-            _checks.vector(f"state['{name}']", state[name], length=self.num_samples)
-        for name in ("weights", "rates"):
-            if not np.min(np.asarray(state[name])) > 0.0:
+        vectors = [_checks.vector(f"state['{name}']", state[name], length=self.num_samples) for name in _VECTORS]
+        for name, vector in zip(_VECTORS[:2], vectors, strict=False):
+            if not vector.min() > 0.0:
                 raise ValueError(f"`state['{name}']` must hold numbers above 0, got one that is 0.")
-        _checks.flags("state['visited']", state["visited"], length=self.num_samples)
+        visited = _checks.flags("state['visited']", state["visited"], length=self.num_samples)
         sums = _checks.array("state['sums']", state["sums"])
         if sums.shape != self._axis.sums.shape:
             raise ValueError(f"`state['sums']` must be {len(self._axis.sums)} numbers, got shape {sums.shape}.")
         _checks.vector("state['sums']", sums[:RATES_LOST])
         _checks.real(f"state['sums'][{RATES_LOST}]", float(sums[RATES_LOST]), low=-1.0, high=1.0)  # may be negative
+        fault = _axis.fault_of(*vectors, visited, sums.astype(np.float64), self._bounds)
+        if fault:
+            name, rule = _axis.FAULTS[fault]
+            raise ValueError(f"`state['{name}']` must {rule}, got a state that does not fit together.")
         if not isinstance(state["stream"], (list, tuple)) or len(state["stream"]) != 2:
             raise ValueError(f"`state['stream']` must be two integers, got state['stream']={state['stream']!r}.")
         for position, number in enumerate(state["stream"]):

@@ -135,6 +135,24 @@ class Selection:
             raise ValueError(f"`draw` must be a draw of this selection, got one of another: draw.origin={draw.origin}.")
         return draw
 
+    def restored_draw(self, state: Any, *, whole: bool, name: str = "state") -> Draw:
+        """Return the draw that `state` was made from, or raise unless a selection like this one can have made it.
+
+        Args:
+            state: What `Draw.state_dict` returned.
+            whole: Whether it must be a whole batch. Otherwise it may be a part of one.
+            name: What error messages call the state.
+        """
+        sizes = {"num_samples": self.num_samples, "max_size": self.batch_size}
+        draw = Draw.from_state(state, **sizes, repeats=self.repeats, name=name)
+        if whole:
+            _checks.integer(f"len({name}['indices'])", len(draw), low=self.min_batch_size)
+        if type(self).__module__.startswith(f"{__package__}."):  # a selection of the user's may weigh otherwise
+            factor = self.num_samples * draw.probs * draw.loss_weights
+            if not np.abs(factor - 1.0).max() <= 1e-6:
+                raise ValueError(f"`{name}['loss_weights']` must be 1/(n·probs), got {factor.max():.3g} times as much.")
+        return draw
+
     def inclusion_probs(self) -> np.ndarray:
         """Return float64[n], how often every sample is expected in the next batch. For looking at; O(n)."""
         raise NotImplementedError(f"{type(self).__name__} does not implement `inclusion_probs`.")
@@ -190,7 +208,7 @@ class Selection:
         return {}
 
     def _vectors(self) -> dict[str, Any]:
-        """Return what is named in `per_sample`, if `_learned` does not: loading a state then makes none to compare."""
+        """Return the `per_sample` entries. They are separate from `_learned`, so loading copies none to list keys."""
         return {}
 
     def _restore(self, state: dict[str, Any]) -> None:

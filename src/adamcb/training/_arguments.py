@@ -18,6 +18,7 @@ from adamcb._torch_compat import can_fuse
 from adamcb._warn import warn_user
 from adamcb.optim import AdamX
 from adamcb.selection import Draw, QueueBandit, Selection, ShardedSelection, Strata, shard_size
+from adamcb.training._feedback_queue import MOST_WAITING
 from adamcb.training._ranks import Ranks, gather_numbers
 
 # Options of a BanditLoader, or of an older version, that have no place here, and what to do instead.
@@ -59,7 +60,7 @@ def checked_device(device: Any) -> torch.device | None:
 
 def checked_delay(delay: Any) -> int | None:
     """Return the feedback delay, or raise unless so many scores can wait in memory."""
-    return None if delay is None else _checks.integer("feedback_delay", delay, low=0, high=10_000)
+    return None if delay is None else _checks.integer("feedback_delay", delay, low=0, high=MOST_WAITING)
 
 
 def refuse_copies(loader: Any, protocol: Any) -> Any:

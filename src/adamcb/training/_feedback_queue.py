@@ -14,6 +14,7 @@ from adamcb._jit import jit
 from adamcb.selection import Draw, Selection
 from adamcb.training._ranks import Heard, check_same_draw
 
+MOST_WAITING = 10_000
 _TENSORS = ("measured", "arrived", "losses", "largest_gradient")
 
 
@@ -130,6 +131,8 @@ class FeedbackQueue:
         """Continue from `state`; an error leaves everything as it was."""
         if not isinstance(state, list):
             raise ValueError(f"`state['feedback']` must be a list, got {type(state).__name__}.")
+        if len(state) > MOST_WAITING:
+            raise ValueError(f"`state['feedback']` must hold at most {MOST_WAITING} reports, got {len(state)}.")
         self._waiting = deque([_unpack(entry, selection) for entry in state])
 
 
@@ -188,8 +191,7 @@ def _all_finite(values):
 def _unpack(entry: Any, selection: Selection) -> Report:
     if not isinstance(entry, dict) or not {"draw", *_TENSORS} <= set(entry):
         raise ValueError(f"`state['feedback']` must hold dicts with the keys draw, {', '.join(_TENSORS)}.")
-    n, most = selection.num_samples, selection.batch_size
-    draw = Draw.from_state(entry["draw"], num_samples=n, max_size=most, repeats=selection.repeats)
+    draw = selection.check_draw(selection.restored_draw(entry["draw"], whole=False, name="state['feedback']['draw']"))
     for name in _TENSORS:
         value, shape = entry[name], () if name == "largest_gradient" else (len(draw),)
         if value is None:

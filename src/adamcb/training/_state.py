@@ -18,6 +18,7 @@ from adamcb._seeds import derived_seed
 from adamcb.optim import check_optimizer_state
 
 _GENERATORS = ("torch", "numpy", "python")
+_MOST_EPOCHS = 10**12
 
 
 class Stateful(Protocol):
@@ -49,11 +50,16 @@ class Part:
 
 
 def check(state: Any, keys: Collection[str]) -> None:
-    """Raise unless `state` is a dict with these keys, and its epoch a number."""
+    """Raise unless `state` is a dict with these keys, its epoch a number, and its draws those of its selection."""
     if not isinstance(state, dict) or not set(keys) <= set(state):
         raise ValueError(f"it must be a dict with the keys {', '.join(keys)}.")
-    if isinstance(state["epoch"], bool) or not isinstance(state["epoch"], int) or state["epoch"] < 0:
-        raise ValueError(f"its epoch must be an integer at or above 0, got {state['epoch']!r}.")
+    _checks.integer("epoch", state["epoch"], low=0, high=_MOST_EPOCHS)
+    selection, loader = state.get("selection"), state.get("loader")
+    if isinstance(selection, dict) and "origin" in selection and isinstance(loader, dict):
+        pending = loader.get("pending")
+        for entry in pending if isinstance(pending, (list, tuple)) else ():
+            if isinstance(entry, dict) and entry.get("origin") != selection["origin"]:
+                raise ValueError("its pending draws must be of its selection, got one of another.")
 
 
 def collect(parts: Mapping[str, Stateful]) -> dict[str, Any]:
@@ -67,16 +73,22 @@ def restore(parts: Mapping[str, Stateful], state: Mapping[str, Any]) -> None:
     Raises:
         Exception: Whatever a part has to say against it. All parts are as before then.
     """
-    with contextlib.ExitStack() as undo:
+    changed: list[tuple[Stateful, Any]] = []
+    try:
         for name, part in parts.items():
             if isinstance(part, Part):  # may fail halfway; the others do not
-                undo.callback(part.load_state_dict, part.snapshot())
+                changed.append((part, part.snapshot()))
                 part.load_state_dict(state[name])
             else:
                 before = part.state_dict()
                 part.load_state_dict(state[name])
+                changed.append((part, before))
+    except BaseException:
+        # In the order of loading: draws are only taken by the selection that made them.
+        with contextlib.ExitStack() as undo:
+            for part, before in reversed(changed):
                 undo.callback(part.load_state_dict, before)
-        undo.pop_all()
+        raise
 
 
 def model_part(model: nn.Module) -> Part:
@@ -146,6 +158,7 @@ def generators_part(device: torch.device, rank: int) -> Part:
 
     def load(state: dict[str, Any]) -> None:
         _check_generator_states(device, state, (*_GENERATORS, "rank"))
+        _checks.integer("states['rank']", state["rank"], low=0)
         before = generator_states(device)
         try:
             set_generator_states(device, state)
