@@ -10,6 +10,7 @@ from adamcb._files import DRAFT
 from adamcb.lab.errors import LabError
 from adamcb.lab.output.report._read import read_folder
 from adamcb.lab.results import append_csv, read_arrays, read_csv, read_json, write_arrays, write_csv, write_json
+from adamcb.lab.results.columns import PICTURE_FIELDS
 from adamcb.lab.results.files import SUMS
 
 CONTENT = {"name": "run", "rows": [{"loss": 0.1, "epoch": 3}, {"loss": 1e-300, "epoch": 4}]}
@@ -127,3 +128,20 @@ def test_the_page_is_not_made_from_a_table_that_changed(tmp_path):
     table.write_text(table.read_text().replace("adam,1", "adam,2"))
     with pytest.raises(LabError, match="results.csv is damaged"):
         read_folder(tmp_path)
+
+
+def test_the_page_is_not_made_from_pictures_that_changed(tmp_path):
+    """NumPy and zipfile fail in several ways on them, or show another picture."""
+    write_json(tmp_path / "config.json", {"methods": ["adam"], "metrics": []})
+    columns = ("method", "seed", "epoch", "step", "seconds", "train_loss", "test_loss")
+    write_csv(tmp_path / "results.csv", columns, [{name: 1 for name in columns} | {"method": "adam"}])
+    (tmp_path / "chosen").mkdir()
+    path = tmp_path / "chosen" / "adam-seed1.npz"
+    arrays = {name: np.arange(3) for name in PICTURE_FIELDS if name != "image"}
+    write_arrays(path, **arrays, image=np.zeros((3, 8, 8), dtype=np.uint8))
+    assert len(read_folder(tmp_path).chosen[0].arrays["image"]) == 3
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 7):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with pytest.raises(LabError, match="adam-seed1.npz is damaged"):
+            read_folder(tmp_path)

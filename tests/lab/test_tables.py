@@ -18,6 +18,7 @@ from adamcb._files import whole_file
 from adamcb.lab.commands.bench import run_benchmarks
 from adamcb.lab.commands.inspect import find_samples, inspect_run
 from adamcb.lab.errors import LabError
+from adamcb.lab.methods import DEFAULT_METHODS, METHODS, RIVALS, SPECIAL
 from adamcb.lab.output import figures, looks
 from adamcb.lab.output.figures import draw_comparison, draw_panel
 from adamcb.lab.output.looks import COLORS, DARK_COLORS, DASHES, LOOKS, look_of
@@ -302,6 +303,13 @@ def test_every_number_of_a_color_stands_for_the_color_that_readers_know():
             assert abs(hue(light) - hue(dark)) < 0.05
     known = {"adam": "#000000", "adamcb": "#009E73", "adamcb-paper": "#0072B2", "adambs": "#D55E00"}
     assert {name: LOOKS[name].color for name in known} == known
+
+
+def test_every_method_of_the_lab_has_a_look_of_its_own():
+    """Otherwise its color would depend on what it is compared with."""
+    assert set(LOOKS) == {*METHODS, *RIVALS, *SPECIAL}
+    assert len({(look.color_number, look.dashes_number) for look in LOOKS.values()}) == len(LOOKS)
+    assert look_of("adamcb-smaller", ["adamcb-smaller"]) == look_of("adamcb-smaller", DEFAULT_METHODS)
 
 
 def test_methods_can_be_told_apart_without_color():

@@ -67,8 +67,15 @@ LOOKS = {
     "infobatch": Look(7, 4, "x"),
     "selective-backprop": Look(6, 2, "+"),
     "presampling": Look(2, 5, "1"),
+    "adamcb-smaller": Look(1, 1, "h"),
+    "small-batches": Look(7, 3, ">"),
+    "balanced-sampler": Look(4, 2, "p"),
+    "weighted-loss": Look(5, 6, "2"),
+    "focal-loss": Look(6, 5, "3"),
+    "undersampling": Look(7, 1, "4"),
+    "rad": Look(2, 7, "|"),
 }
-_SPARE_MARKERS = "h>p234"
+_SPARE_MARKERS = ("$a$", "$b$", "$c$", "$d$", "$e$", "$f$")
 
 
 def look_of(method: str, methods: Sequence[str]) -> Look:

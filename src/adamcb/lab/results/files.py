@@ -109,7 +109,7 @@ def read_arrays(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
 def check_csv(path: Path) -> None:
     """Raise `LabError` if the digest of a CSV file is another one, or is missing in a folder that we wrote."""
     known = _read_sums(path.parent)
-    if path.name not in known and _is_ours(path.parent):
+    if path.name not in known and is_ours(path.parent):
         raise LabError(f"{path.parent / SUMS} is damaged, or was removed: it must list {path.name}.")
     lost = [name for name in known if not (path.parent / name).is_file()]
     if lost:
@@ -118,7 +118,7 @@ def check_csv(path: Path) -> None:
         raise LabError(f"{path} is damaged: its content is not what was written, the SHA-256 digest differs.")
 
 
-def _is_ours(folder: Path) -> bool:
+def is_ours(folder: Path) -> bool:
     """Tell whether a folder's configuration begins with a digest. Somebody else's tables need none."""
     config = folder / "config.json"
     return config.is_file() and has_json_digest(config.read_bytes())

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import numpy as np
 
 from adamcb._files import json_content
 from adamcb.lab.results.columns import PICTURE_FIELDS, READINGS, Measure, distinct_measures, measures_of
-from adamcb.lab.results.files import check_csv
+from adamcb.lab.results.files import check_csv, is_ours, read_arrays
 
 PICTURES = 48  # of a run, on the page
 
@@ -194,12 +193,8 @@ def _read_chosen(folder: Path, method: str, seed: int) -> list[Chosen]:
     path = folder / "chosen" / f"{method}-seed{seed}.npz"
     if not path.is_file():
         return []
-    try:
-        # Opened here because np.load leaves a file that is no zip file open.
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            arrays = {name: file[name][:PICTURES] for name in PICTURE_FIELDS}
-    except (KeyError, OSError, ValueError, zipfile.BadZipFile) as error:
-        raise ValueError(f"{path} must be an npz file with {', '.join(PICTURE_FIELDS)}: {error}.") from error
+    arrays = read_arrays(path, PICTURE_FIELDS) if is_ours(folder) else _read_plain(path)
+    arrays = {name: array[:PICTURES] for name, array in arrays.items()}
     lengths = {len(array) if array.ndim else -1 for array in arrays.values()}
     image = arrays["image"]
     pictures = image.dtype == np.uint8 and (image.ndim == 3 or (image.ndim == 4 and image.shape[3] == 3))
@@ -209,3 +204,13 @@ def _read_chosen(folder: Path, method: str, seed: int) -> list[Chosen]:
             f"{image.shape} and type {image.dtype}."
         )
     return [Chosen(method, seed, arrays)]
+
+
+def _read_plain(path: Path) -> dict[str, np.ndarray]:
+    """Return the arrays of somebody else's file, which has no digest."""
+    try:
+        # Opened here because np.load leaves a file that is no zip file open.
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
+            return {name: np.atleast_1d(file[name]) for name in PICTURE_FIELDS}
+    except Exception as error:  # a damaged one may fail in any part of zipfile, zlib or NumPy
+        raise ValueError(f"{path} must be an npz file with {', '.join(PICTURE_FIELDS)}: {error}.") from error
