@@ -293,12 +293,51 @@ def test_frozen_modules_are_not_refused():
     PerSampleNorms(model).close()
 
 
-def test_create_graph_is_refused_where_gradients_are_formed():
-    model = nn.Conv1d(2, 2, 3).double()
-    with PerSampleNorms(model, check="never"):
-        result = model(torch.randn(3, 2, 9, dtype=torch.float64))
-        with pytest.raises(RuntimeError, match="create_graph=True is not supported"):
-            torch.autograd.grad(result.square().sum(), list(model.parameters()), create_graph=True)
+class Penalized(nn.Module):
+    """Every layer that supplies its gradients: convolutions, dense layers on tokens, a layer norm, a product."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.dense, self.norm = nn.Conv1d(2, 16, 3), nn.Linear(16, 16), nn.LayerNorm(16)
+        self.frozen, self.head = nn.Linear(16, 16), nn.Parameter(torch.zeros(16, 3))
+        self.frozen.bias.requires_grad_(False)
+
+    def forward(self, inputs):
+        hidden = torch.tanh(self.conv(inputs)).transpose(1, 2)
+        return torch.tanh(self.frozen(self.norm(torch.tanh(self.dense(hidden))))) @ self.head
+
+
+def test_gradients_of_gradients_train_as_without_norms_and_are_refused():
+    model = randomize(Penalized().double())
+    x = torch.randn(3, 2, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    def step():
+        inputs = x.clone().requires_grad_()
+        result = model(inputs)
+        (slope,) = torch.autograd.grad(result.square().sum(), inputs, create_graph=True)
+        model.zero_grad()
+        (result.sum() + (slope.norm() - 1) ** 2).backward()
+        return [torch.as_tensor(p.grad).clone() for p in (*model.parameters(), inputs) if p.requires_grad]
+
+    expected = step()
+    for check in ("never", "always"):
+        with PerSampleNorms(model, check=check) as norms:
+            for grad, plain in zip(step(), expected, strict=True):
+                torch.testing.assert_close(grad, plain, rtol=1e-10, atol=1e-12)
+            with pytest.raises(RuntimeError, match="gradients of gradients were taken"):
+                norms.take()
+
+
+def test_create_graph_alone_is_measured():
+    model = randomize(Penalized().double())
+    x = torch.randn(3, 2, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    with PerSampleNorms(model, check="never") as norms:
+        wave(model(x), torch.arange(3)).sum().backward()
+        plain = norms.take()
+    with PerSampleNorms(model, check="never") as norms:
+        losses = wave(model(x), torch.arange(3))
+        torch.autograd.grad(losses.sum(), [p for p in model.parameters() if p.requires_grad], create_graph=True)
+        torch.testing.assert_close(norms.take(), plain, rtol=1e-10, atol=0.0)
 
 
 def test_model_that_calls_itself_is_one_forward():

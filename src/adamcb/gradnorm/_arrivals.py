@@ -13,7 +13,7 @@ from torch import Tensor
 from adamcb.gradnorm import _compat
 from adamcb.gradnorm._batch import Batch, Mixed
 from adamcb.gradnorm._call import Call, Use, tensors_in
-from adamcb.gradnorm._graph import Pick, node_of, supply_gradients
+from adamcb.gradnorm._graph import Again, Pick, node_of, supply_gradients
 from adamcb.gradnorm._parts import without_autocast
 from adamcb.gradnorm._record import TracedPass, totals
 
@@ -57,7 +57,8 @@ class Arrivals:
         swap = {id(use.tensor): use.tensor.detach() for use in forming}
         args = [swap.get(id(arg), arg) for arg in call.args]
         kwargs = {key: swap.get(id(arg), arg) for key, arg in call.kwargs.items()}
-        return supply_gradients(call.func(*args, **kwargs), supply, saved, [use.tensor for use in forming])
+        again = Again(call.func, call.args, call.kwargs, [use.tensor for use in forming])
+        return supply_gradients(call.func(*args, **kwargs), supply, saved, again)
 
     def attach(self, call: Call, uses: list[Use], out: Any, *, custom: bool = False) -> None:
         """Let uses measure the gradient of an operation's result, or `take` fail where that has no samples."""
@@ -98,7 +99,7 @@ class Arrivals:
         self, uses: list[Use], counts: list[int], operation: int, grad: Tensor, saved: Sequence[Tensor]
     ) -> list[Tensor]:
         counted = not self._inner and self._record.begin(operation)
-        with without_autocast() if _compat.autocasting() else contextlib.nullcontext():
+        with torch.no_grad(), without_autocast() if _compat.autocasting() else contextlib.nullcontext():
             supplied, start = [], 0
             for use, count in zip(uses, counts, strict=True):
                 mine = saved[start : start + count]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -12,7 +13,7 @@ from torch import Tensor
 from torch.nn import Parameter
 
 from adamcb.gradnorm import _compat
-from adamcb.gradnorm._call import Call, tensors_in, trains
+from adamcb.gradnorm._call import Call, substitute, tensors_in, trains
 
 Pick = Callable[[tuple], "Tensor | None"]
 """From the gradients that arrive at a node to that of one tensor."""
@@ -70,18 +71,73 @@ def leaves_behind(node: Any) -> tuple[Parameter, ...]:
 
 
 class _Tap(torch.autograd.Function):
-    """The identity on the result of an operation whose parameters were detached; supplies their gradients."""
+    """The identity on the result of an operation whose parameters were detached; supplies their gradients.
+
+    With create_graph=True the operation runs again with the parameters, and the way through its first run is closed:
+    it would lead past them.
+    """
 
     @staticmethod
-    def forward(ctx: Any, result: Tensor, supply: Any, saved: list[Tensor], *parameters: Tensor) -> Tensor:
-        ctx.supply = supply
+    def forward(ctx: Any, result: Tensor, supply: Any, saved: list[Tensor], again: Again, *operands: Tensor) -> Tensor:
+        ctx.supply, ctx.again = supply, again
+        # What the rules do not read, autograd need not keep: it may be changed in place.
+        ctx.places = [next((i for i, each in enumerate(saved) if each is operand), None) for operand in again.operands]
+        ctx.others = [operand if at is None else None for operand, at in zip(again.operands, ctx.places, strict=True)]
+        again.operands.clear()
         ctx.save_for_backward(*saved)
         return result.data  # not a view for autograd, so that an activation may work on it in place
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        refuse_graph()
-        return grads[0], None, None, *ctx.supply(grads[0], ctx.saved_tensors)
+        saved = ctx.saved_tensors
+        supplied = dict(zip(ctx.again.supplied, ctx.supply(grads[0], saved), strict=True))
+        if torch.is_grad_enabled():
+            pairs = zip(ctx.others, ctx.places, strict=True)
+            operands = [other if at is None else saved[at] for other, at in pairs]
+            return None, None, None, None, *_differentiated(ctx.again.run, operands, grads[0])
+        return grads[0], None, None, None, *(supplied.get(place) for place in range(len(ctx.places)))
+
+
+class Again:
+    """How to run an operation once more: with which tensors, and which of them get gradients from their rules."""
+
+    def __init__(self, func: Callable, args: tuple, kwargs: dict, supplied: Sequence[Tensor]) -> None:
+        self.operands = list({id(tensor): tensor for tensor in tensors_in((args, kwargs))}.values())
+        places = {id(tensor): place for place, tensor in enumerate(self.operands)}
+        self._func, self._arguments = func, substitute((args, kwargs), lambda tensor: _Slot(places[id(tensor)]))
+        # In the order in which their gradients come.
+        self.supplied = [places[id(tensor)] for tensor in supplied]
+
+    def run(self, *operands: Tensor) -> Tensor:
+        """Run the operation."""
+        args, kwargs = _filled(self._arguments, operands)
+        return self._func(*args, **kwargs)
+
+
+class _Slot:
+    """Stands for a tensor among arguments."""
+
+    def __init__(self, place: int) -> None:
+        self.place = place
+
+
+def _filled(value: Any, tensors: Sequence[Tensor]) -> Any:
+    if isinstance(value, _Slot):
+        return tensors[value.place]
+    if isinstance(value, dict):
+        return {key: _filled(item, tensors) for key, item in value.items()}
+    return type(value)(_filled(item, tensors) for item in value) if type(value) in (tuple, list) else value
+
+
+def _differentiated(run: Callable, operands: Sequence[Tensor | None], grad: Tensor) -> list[Tensor | None]:
+    """Return the gradients of an operation's operands so that they have gradients themselves.
+
+    Aliases stand for the operands: hooks on those belong to the backward pass that goes on from here.
+    """
+    aliases = [t.view_as(t) if t is not None and t.requires_grad else t for t in operands]
+    wanted = [t for t in aliases if t is not None and t.requires_grad]
+    found = iter(torch.autograd.grad(run(*aliases), wanted, grad, create_graph=True, allow_unused=True))
+    return [next(found) if t is not None and t.requires_grad else None for t in aliases]
 
 
 class _Dense(torch.autograd.Function):
@@ -89,15 +145,17 @@ class _Dense(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, supply: Any, input: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        ctx.supply = supply
+        ctx.supply, ctx.bias = supply, bias
         ctx.save_for_backward(input, weight)
         return F.linear(input, weight, bias).data
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        refuse_graph()
         # Losses of tokens leave the gradient in another order: brought into this one once, not in every product.
         grad, (input, weight) = grads[0].contiguous(), ctx.saved_tensors
+        if torch.is_grad_enabled():
+            ctx.supply(grad, (input,))
+            return None, *_differentiated(F.linear, (input, weight, ctx.bias), grad)
         passed = torch.matmul(grad, weight) if ctx.needs_input_grad[1] else None
         return None, passed, *ctx.supply(grad, (input,)), *([None] if not ctx.needs_input_grad[3] else [])
 
@@ -108,14 +166,18 @@ class _LayerNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, supply: Any, input: Tensor, weight: Tensor, bias: Tensor, shape: Any, eps: float) -> Tensor:
         result, mean, scale = torch.native_layer_norm(input, shape, weight, bias, eps)
-        ctx.supply, ctx.shape = supply, shape
+        ctx.supply, ctx.shape, ctx.eps = supply, shape, eps
         ctx.save_for_backward(input, mean, scale, weight, bias)
         return result
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        refuse_graph()
         input, mean, scale, weight, bias = ctx.saved_tensors
+        if torch.is_grad_enabled():
+            with torch.no_grad():
+                ctx.supply(grads[0], ((input - mean).mul_(scale),))
+            run = functools.partial(_norm, ctx.shape, ctx.eps)
+            return None, *_differentiated(run, (input, weight, bias), grads[0]), None, None
         passed = None
         if ctx.needs_input_grad[1]:
             wanted = [True, False, False]
@@ -126,18 +188,22 @@ class _LayerNorm(torch.autograd.Function):
         return None, passed, *ctx.supply(grads[0], (normalized,)), None, None
 
 
+def _norm(shape: Any, eps: float, input: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+    return F.layer_norm(input, shape, weight, bias, eps)
+
+
 def refuse_graph() -> None:
     """Raise inside a backward pass that is itself recorded."""
     if torch.is_grad_enabled():
         raise RuntimeError(
-            'create_graph=True is not supported while PerSampleNorms measures exact norms; use mode="last-layer", '
-            "or close it first."
+            "create_graph=True is not supported while PerSampleNorms measures an LSTM by exact norms; use "
+            'mode="last-layer", or close it first.'
         )
 
 
-def supply_gradients(result: Tensor, supply: Callable, saved: list[Tensor], parameters: Sequence[Tensor]) -> Tensor:
+def supply_gradients(result: Tensor, supply: Callable, saved: list[Tensor], again: Again) -> Tensor:
     """Return `result`, through which supply(grad, saved) gives the parameters their gradients."""
-    tapped: Any = _Tap.apply(result, supply, saved, *parameters)
+    tapped: Any = _Tap.apply(result, supply, saved, again, *again.operands)
     return tapped
 
 

@@ -13,6 +13,11 @@ from adamcb.gradnorm._call import Origin, Use
 from adamcb.gradnorm._guard import Guard, unheard
 from adamcb.gradnorm._parts import Dense, Outer, Part, joint_square_norms, without_autocast
 
+ADVICE = 'Last-layer norms need less: mode="last-layer", or scores="last-layer" of a loader.'
+GRADIENTS_OF_GRADIENTS = (
+    "gradients of gradients were taken (`create_graph=True`, as for a gradient penalty): what of them belongs to which "
+    "sample cannot be told."
+)
 SECOND_BACKWARD = "a second backward pass went through the same forward pass; call take() after each forward."
 
 
@@ -71,6 +76,7 @@ class TracedPass:
         self._squares: list[Tensor] = []
         self._pending: dict[int, list[Part]] = {}
         self._fired: set[int] = set()
+        self._recorded = False  # whether a backward pass was recorded itself: create_graph=True
 
     def count(self, leaves: Sequence[Parameter]) -> None:
         """Note that an operation uses these parameters: one used twice, be it in one of them, needs cross terms."""
@@ -80,8 +86,9 @@ class TracedPass:
     def begin(self, operation: int) -> bool:
         """Note that the gradient of an operation's result has arrived; tell whether it is the first."""
         first = operation not in self._fired
+        self._recorded |= torch.is_grad_enabled()
         if not first:
-            self.error = SECOND_BACKWARD
+            self.error = GRADIENTS_OF_GRADIENTS if self._recorded else SECOND_BACKWARD
         self._fired.add(operation)
         self._arrive()
         return first
@@ -160,7 +167,8 @@ class TracedPass:
                 "The first dimension of every input must be the batch."
             )
         if self.error is not None or not self._squares:
-            raise unavailable(self.error)
+            advised = self.error is not None and self.error != SECOND_BACKWARD
+            raise unavailable(f"{self.error} {ADVICE}" if advised else self.error)
         device = self._squares[0].device
         return torch.stack([squares.to(device) for squares in self._squares]).sum(0).sqrt_()
 
