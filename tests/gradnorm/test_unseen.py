@@ -199,3 +199,22 @@ def test_autocast_inside_the_forward_rounds_and_is_not_refused(seed):
         return taken
 
     torch.testing.assert_close(norms_where(True), norms_where(False), rtol=1e-6, atol=0.0)
+
+
+@pytest.mark.parametrize("place", [0, None])
+def test_a_sequence_whose_forward_was_wrapped_is_traced(place):
+    """Accelerate puts autocast around `forward`, of the whole model or of its layers."""
+    model = randomize(nn.Sequential(nn.Linear(D, D), nn.Tanh(), nn.Linear(D, 2)).double())
+    wrapped = model if place is None else model[place]
+    wrapped.forward = torch.autocast("cpu", torch.bfloat16)(wrapped.forward)
+    x = numbers(K, D)
+    expected = []
+    for k in range(K):
+        _waves(model(x))[k].backward()
+        expected.append(_norm(model))
+        model.zero_grad()
+    for check in ("never", "always"):
+        with PerSampleNorms(model, check=check) as norms:
+            _waves(model(x)).sum().backward()
+            torch.testing.assert_close(norms.take(), torch.stack(expected), rtol=2e-2, atol=0.0, check_dtype=False)
+        model.zero_grad()

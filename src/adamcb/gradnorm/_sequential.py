@@ -66,6 +66,8 @@ class Chain:
             self._parameters, self._plain = parameters, _is_plain(modules)
         if not self._plain or any(self._hooks) or _interfered() or not isinstance(inputs, Tensor):
             return None
+        if any("forward" in vars(module) for module in (model, *modules) if module is not None):  # it was wrapped
+            return None
         if inputs.grad_fn is not None:  # the graph goes on behind the model, where its end cannot be told
             return None
         images = type(modules[0]) in _ON_IMAGES
