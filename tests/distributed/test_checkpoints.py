@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +48,7 @@ def test_a_checkpoint_of_rank_0_continues_on_any_number_of_ranks(tmp_path, ranks
 
 
 def train_until_killed(path: str, die_at: int | None) -> dict:
-    """Save after every third step on every rank; rank 1 dies between backward and learning of one step."""
+    """Save after every third step on every rank; rank 1 dies between the backward pass of all and learning."""
     trainer = new_trainer()
     if os.path.exists(path):
         trainer.load(path)
@@ -55,8 +56,8 @@ def train_until_killed(path: str, die_at: int | None) -> dict:
         for x, y in trainer:
             trainer.optimizer.zero_grad()
             trainer.weigh(losses_of(trainer.model, x, y)).backward()
-            if trainer.meter.steps == die_at and dist.get_rank() == 1:
-                os.kill(os.getpid(), signal.SIGKILL)
+            if trainer.meter.steps == die_at:
+                die_when_the_other_is_done(Path(f"{path}.backward"))
             trainer.learn()
             trainer.optimizer.step()
             if trainer.meter.steps % 3 == 0:
@@ -64,6 +65,16 @@ def train_until_killed(path: str, die_at: int | None) -> dict:
             if trainer.meter.steps == STEPS:
                 break
     return result(trainer)
+
+
+def die_when_the_other_is_done(sign: Path) -> None:
+    """Rank 0 gives a sign and goes on; rank 1 waits for it and dies, so that the other's backward pass is complete."""
+    if dist.get_rank() == 0:
+        sign.touch()
+        return
+    while not sign.exists():
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def test_a_killed_rank_ends_the_others_and_the_job_continues_from_the_last_checkpoint(tmp_path):

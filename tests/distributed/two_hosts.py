@@ -1,6 +1,6 @@
 """What each of two hosts runs under torchrun: train, save every fifth step, and go on from the last save.
 
-    torchrun ... -m tests.distributed.two_hosts FOLDER STEPS [CUT_AT]
+    torchrun ... -m tests.distributed.two_hosts FOLDER TIMEOUT STEPS [CUT_AT]
 
 At step CUT_AT, between backward and learning, rank 1 says so and waits until somebody has cut its host off.
 """
@@ -20,12 +20,11 @@ from tests.distributed.problem import new_trainer, result
 from tests.training.problem import losses_of
 
 dcp: Any = torch.distributed.checkpoint
-TIMEOUT_SECONDS = 20
 
 
-def main(folder: Path, steps: int, cut_at: int) -> None:
+def main(folder: Path, timeout: float, steps: int, cut_at: int) -> None:
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=TIMEOUT_SECONDS))
+    dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=timeout))
     trainer, saved = new_trainer(), folder / "saved"
     if (saved / ".metadata").exists():
         dcp.load({"trainer": trainer}, checkpoint_id=saved)
@@ -57,4 +56,4 @@ def wait_for_the_cut(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]) if len(sys.argv) > 3 else -1)
+    main(Path(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]) if len(sys.argv) > 4 else -1)
