@@ -50,6 +50,7 @@ def test_full_scale_is_the_paper_s_setting():
     assert Scale(4, 1, 0.02, 32).reductions() == (
         "2 % of the data, 4 epochs instead of 10, 1 seed instead of 5, batches of 32 instead of 128"
     )
+    assert Scale(epochs=1, max_steps=1).reductions() == "1 epoch instead of 10, at most 1 step"
     for figure in FIGURES.values():
         assert figure.quick.reductions()
         assert {"adam", "adamx-paper", "adambs", "adamcb-paper"} <= set(figure.methods)

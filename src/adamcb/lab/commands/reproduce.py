@@ -47,7 +47,7 @@ class Scale:
         if self.fraction != paper.fraction:
             parts.append(f"{100 * self.fraction:g} % of the data")
         if self.epochs != paper.epochs:
-            parts.append(f"{self.epochs} epochs instead of {paper.epochs}")
+            parts.append(f"{self.epochs} epoch{'s' * (self.epochs > 1)} instead of {paper.epochs}")
         if self.seeds != paper.seeds:
             parts.append(f"{self.seeds} seed{'s' * (self.seeds > 1)} instead of {paper.seeds}")
         if self.batch_size != paper.batch_size:
