@@ -26,6 +26,11 @@ def _seed_globals(seed: int) -> None:
     torch.manual_seed(seed)
 
 
+def _numbers() -> tuple[float, float, float]:
+    """Return the next number of each global generator."""
+    return torch.rand(()).item(), float(np.random.rand()), random.random()
+
+
 def pytest_collection(session: pytest.Session) -> None:
     """Seed the global generators, so that `pytest_collection_finish` can tell whether somebody drew from them."""
     _seed_globals(_SEED)
@@ -33,9 +38,9 @@ def pytest_collection(session: pytest.Session) -> None:
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     """Refuse randomness at collection: what it draws would depend on which files are collected, and in what order."""
-    followed = torch.rand(()).item(), float(np.random.rand())
+    followed = _numbers()
     _seed_globals(_SEED)
-    if followed != (torch.rand(()).item(), float(np.random.rand())):
+    if followed != _numbers():
         raise pytest.UsageError("A test file draws from a global generator when it is imported.")
 
 

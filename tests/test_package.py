@@ -12,7 +12,15 @@ import adamcb
 
 SOURCE = Path(adamcb.__file__).parent
 HOME = Path(__file__).parent.parent
-# What each room may import of the others. `_checks`, `_seeds` and `_torch_compat` are open to all.
+# Modules that are open to all rooms.
+SHARED = ("_checks", "_files", "_jit", "_seeds", "_torch_compat", "_warn")
+# Private attributes that benchmarks read: they measure memory and time of what has no public name.
+MEASURED = {
+    "large.py": {"_axis", "_drawn"},  # brings a selection to the end of its epoch
+    "queue_bandit.py": {"_axis"},  # counts the bytes of its arrays
+    "selection.py": {"_order", "_position_of", "_start_epoch", "_tree"},  # likewise, and times one new epoch
+}
+# What each room may import of the others.
 MAY_KNOW = {
     "selection": set(),
     "gradnorm": set(),
@@ -44,8 +52,7 @@ def private_names_of_others(file: Path, room: str | None) -> list[str]:
     return [
         ".".join(parts)
         for parts in imports(file)
-        if parts[1] not in (room, "_checks", "_jit", "_seeds", "_torch_compat", "_files")
-        and any(part.startswith("_") for part in parts[1:])
+        if parts[1] not in (room, *SHARED) and any(part.startswith("_") for part in parts[1:])
     ]
 
 
@@ -63,6 +70,48 @@ def test_no_room_reads_a_private_name_of_another():
     for folder in ("benchmarks", "examples"):
         for file in (HOME / folder).glob("*.py"):
             assert not private_names_of_others(file, None), file
+
+
+def room_of(file: Path) -> str:
+    return file.relative_to(SOURCE).parts[0]
+
+
+def private_attributes_defined(file: Path) -> set[str]:
+    """Return the private names that a file gives to classes and objects: methods, and what is assigned."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ClassDef):
+            for child in node.body:
+                targets = child.targets if isinstance(child, ast.Assign) else [getattr(child, "target", None)]
+                found |= {target.id for target in targets if isinstance(target, ast.Name)}
+                found |= {child.name} if isinstance(child, ast.FunctionDef) else set()
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
+            found.add(node.attr)
+    return {name for name in found if name.startswith("_") and not name.startswith("__")}
+
+
+def private_attributes_read(file: Path) -> set[str]:
+    """Return the private attributes that a file reads of anything but its own `self` and `cls`, and of modules."""
+    nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
+    modules = [alias.asname or alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
+    own = {"self", "cls", "super()", *modules}
+    attributes = [node for node in nodes if isinstance(node, ast.Attribute) and node.attr.startswith("_")]
+    return {node.attr for node in attributes if ast.unparse(node.value) not in own}
+
+
+def test_no_room_reads_a_private_attribute_of_another():
+    defined: dict[str, set[str]] = {}
+    for file in SOURCE.rglob("*.py"):
+        defined.setdefault(room_of(file), set()).update(private_attributes_defined(file))
+    assert "_axis" in defined["selection"]
+    assert "_waiting" in defined["training"]
+    everywhere = set().union(*defined.values())
+    for file in SOURCE.rglob("*.py"):
+        assert not private_attributes_read(file) & everywhere - defined[room_of(file)], file
+    for folder in ("benchmarks", "examples"):
+        for file in (HOME / folder).glob("*.py"):
+            own = private_attributes_defined(file) - everywhere
+            assert private_attributes_read(file) & everywhere - own == MEASURED.get(file.name, set()), file
 
 
 @pytest.mark.parametrize("name", adamcb.__all__)
@@ -125,3 +174,12 @@ def test_library_code_does_not_print_or_seed():
     for file in SOURCE.rglob("*.py"):
         if "lab" not in file.relative_to(SOURCE).parts:
             assert not forbidden & set(calls(ast.parse(file.read_text(encoding="utf-8")))), file
+
+
+@pytest.mark.parametrize("drawing", ["random.random()", "numpy.random.rand()", "torch.rand(1)"])
+def test_a_file_that_draws_from_a_global_generator_at_import_is_refused(tmp_path, drawing):
+    (tmp_path / "conftest.py").write_text((HOME / "conftest.py").read_text(encoding="utf-8"))
+    (tmp_path / "test_random.py").write_text(f"import random, numpy, torch\n{drawing}\ndef test_nothing(): pass\n")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", str(tmp_path)]
+    run = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert "draws from a global generator when it is imported" in run.stdout + run.stderr

@@ -86,3 +86,12 @@ def test_a_sample_that_is_twice_in_a_batch_counts_twice():
     watch.note_draw(Draw(np.array([2, 2, 2, 5]), np.full(4, 4 / 6), np.full(4, 1 / 4), origin=0))
     watch.read(UniformSelection(6, 4))
     assert (watch.num_draws, watch.samples_drawn) == (1, 4)
+
+
+def test_a_batch_counts_as_chosen_if_its_probabilities_differ():
+    watch = Watch(6, 2)
+    for probs in ([0.2, 0.4], [1 / 3, 1 / 3], [0.5, 0.1], [0.4, 0.2]):
+        watch.note_draw(Draw(np.array([1, 4]), np.array(probs), 1.0 / (6 * np.array(probs)), origin=0))
+    again = Watch(6, 2)
+    again.load_state_dict(watch.state_dict())
+    assert [(one.num_draws, one.num_chosen) for one in (watch, again)] == [(4, 3), (4, 3)]

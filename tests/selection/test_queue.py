@@ -305,9 +305,15 @@ def test_samples_whose_scores_are_lost_stay_in_the_queue_with_their_weight():
 
 def test_scores_out_of_order_are_taken_as_they_come():
     bandit = bandit_of(60, 5)
+    twin = twin_of(bandit)
     draws = [bandit.draw() for _ in range(8)]
+    for draw in draws:
+        assert draw.indices.tolist() == twin.draw(5)[0]
     for number in (5, 2, 7, 0):
-        bandit.update(draws[number], np.linspace(0.1, 2.0, 5))
+        scores = np.linspace(0.1, 2.0, 5) * (1.0 + number)
+        bandit.update(draws[number], scores)
+        twin.update(draws[number].indices.tolist(), draws[number].probs, scores)
+        assert bandit.weights == approx(np.array(twin.weights), rel=1e-12)
     heard = np.concatenate([draws[number].indices for number in (5, 2, 7, 0)])
     assert (bandit.weights[np.setdiff1d(np.arange(60), heard)] == 1.0).all()
     assert (bandit.weights[heard] != 1.0).all()
