@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import multiprocessing
 import random
-import time
 from collections import namedtuple
 from itertools import pairwise
 from typing import Any
@@ -89,12 +89,19 @@ class Short(Made):
 
 
 class Uneven(Made):
-    """Worker 0 is slow, so that the others overtake it."""
+    """Worker 0 waits until another one has read 8 samples, two batches of 4, and so is overtaken."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.read, self.overtaken = 0, multiprocessing.get_context("fork").Event()
 
     def __getitem__(self, index: int) -> Any:
         worker = get_worker_info()
+        self.read += 1
         if worker is not None and worker.id == 0:
-            time.sleep(0.02)
+            self.overtaken.wait()
+        elif self.read == 8:
+            self.overtaken.set()
         return super().__getitem__(index)
 
 

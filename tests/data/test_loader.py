@@ -72,7 +72,7 @@ def test_each_batch_brings_its_own_draw(options, kind):
 
 def test_batches_that_overtake_each_other_keep_their_draws():
     selection = bandit()
-    batches = list(BanditLoader(Uneven(41), selection, num_workers=4, in_order=False))
+    batches = list(BanditLoader(Uneven(41), selection, num_workers=4, multiprocessing_context="fork", in_order=False))
     assert [b.draw for b in batches] != selection.drawn  # they did overtake
     for batch in batches:
         assert batch[1].tolist() == batch.draw.indices.tolist()
@@ -80,7 +80,7 @@ def test_batches_that_overtake_each_other_keep_their_draws():
 
 def test_batches_that_are_late_keep_their_order():
     selection = bandit()
-    batches = list(BanditLoader(Uneven(41), selection, num_workers=4))
+    batches = list(BanditLoader(Uneven(41), selection, num_workers=4, multiprocessing_context="fork"))
     assert all(left is right.draw for left, right in zip(selection.drawn, batches, strict=True))
 
 
