@@ -287,6 +287,29 @@ def test_log_that_is_not_installed_is_named_before_anything_is_written(tmp_path,
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [("", "must name a place, got an empty path."), ("\udcff", "must be a path of Unicode characters, got '\\udcff'.")],
+)
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["compare", "--out"],
+        ["regret", "--out"],
+        ["reproduce", "--rows"],
+        ["inspect", "run", "--csv"],
+        ["bench", "budget", "--rows"],
+        ["bench", "time-to-loss", "--out"],
+    ],
+)
+def test_a_place_that_cannot_be_written_to_is_named(command, path, message, capsys):
+    """An empty path would be the current folder."""
+    with pytest.raises(SystemExit) as ended:
+        main([*command, path])
+    assert ended.value.code == 2
+    assert f"argument {command[-1]}: {message}" in capsys.readouterr().err
+
+
 def test_bench_alone_lists_what_there_is(capsys):
     assert main(["bench"]) == 0
     shown = [line.split()[0] for line in capsys.readouterr().out.splitlines()[1:]]

@@ -98,6 +98,14 @@ def test_what_is_no_regular_file_is_not_replaced(tmp_path):
     assert sorted(entry.name for entry in tmp_path.iterdir()) == ["link", "pipe"]
 
 
+def test_a_path_that_torch_cannot_open_is_not_taken_for_a_bad_content(tmp_path):
+    folder = os.fsdecode(bytes(tmp_path) + b"/\xff")
+    os.mkdir(folder)
+    with pytest.raises(OSError, match="could not be written: torch opens paths of Unicode characters only"):
+        tiny().save(f"{folder}/checkpoint.pt")
+    assert not os.listdir(folder)
+
+
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o666])
 def test_permissions_are_kept(path, mode):
     trainer = tiny()

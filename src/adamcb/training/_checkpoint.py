@@ -105,6 +105,10 @@ def read_checkpoint(path: str | os.PathLike[str]) -> Checkpoint:
 def _check_readable(path: Path) -> None:
     """Raise TypeError if the file needs code to be read. Tensors are mapped, not read, so that it is cheap."""
     try:
+        os.fspath(path).encode()
+    except UnicodeEncodeError as error:
+        raise OSError("torch opens paths of Unicode characters only") from error
+    try:
         torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
         raise _unreadable(error) from error

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from adamcb.lab.commands.running import check_running
+from adamcb.lab.commands.running import check_running, place_to_write
 from adamcb.lab.commands.time_to_loss import TASKS as CLEAN_TASKS
 from adamcb.lab.errors import LabError, describe
 from adamcb.lab.experiment import Experiment
@@ -79,7 +79,13 @@ def build_parser() -> argparse.ArgumentParser:
     add("--epochs", type=int, metavar="N", help="the whole budget (default: 10, or the task's)")
     add("--tune", action="store_true", help="first choose a learning rate for each method, on a seed of its own")
     add("--jobs", type=int, metavar="N", help="processes, of one thread each (default: one a core)")
-    add("--rows", type=Path, default=DEFAULT_ROWS, metavar="FILE.csv", help=f"where rows go (default: {DEFAULT_ROWS})")
+    add(
+        "--rows",
+        type=place_to_write,
+        default=DEFAULT_ROWS,
+        metavar="FILE.csv",
+        help=f"where rows go (default: {DEFAULT_ROWS})",
+    )
     add("--report-only", action="store_true", help="run nothing; write the report of the rows that are there")
     add("--data-dir", metavar="DIR", help="where to look for data files first; then in $ADAMCB_DATA and the cache")
     return parser

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from adamcb.lab.commands.running import place_to_write
 from adamcb.lab.signals import STOPPED, exit_code
 
 if TYPE_CHECKING:
@@ -101,7 +102,7 @@ def _add_running(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how to run, not what."""
     add = parser.add_argument
     add("--jobs", type=int, metavar="N", help="processes (default: one a core; on an accelerator 1)")
-    add("--out", type=Path, metavar="DIR", help="result folder (default: named after the options)")
+    add("--out", type=place_to_write, metavar="DIR", help="result folder (default: named after the options)")
     add("--data-dir", metavar="DIR", help="where to look for data files first; then in $ADAMCB_DATA and the cache")
     # For tests: how long to train between checkpoints.
     add("--checkpoint-seconds", type=float, default=10.0, help=argparse.SUPPRESS)
@@ -119,7 +120,12 @@ def _add_reproduce(commands: Any) -> None:
     )
     add("--dataset", metavar="NAME", help="only this one of the figure's datasets")
     add_options(parser, OVERRIDES, instead_of="the figure's")
-    add("--rows", type=Path, metavar="DIR", help="keep all runs in CSV files there too; do not repeat those they have")
+    add(
+        "--rows",
+        type=place_to_write,
+        metavar="DIR",
+        help="keep all runs in CSV files there too; do not repeat those they have",
+    )
     _add_running(parser)
 
 
@@ -136,9 +142,11 @@ def _add_inspect(commands: Any) -> None:
     parser.add_argument("folder", type=Path, metavar="RUN", help="a result folder, or one of its samples/*.npz files")
     parser.add_argument("--method", metavar="NAME", help="default: the last of the comparison that has pictures")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
-    parser.add_argument("--out", type=Path, metavar="FILE.png", help="default: inspect-METHOD-seedN.png in the folder")
+    parser.add_argument(
+        "--out", type=place_to_write, metavar="FILE.png", help="default: inspect-METHOD-seedN.png in the folder"
+    )
     parser.add_argument("--count", type=int, default=48, metavar="N", help="how many to show; default: 48")
-    parser.add_argument("--csv", type=Path, metavar="FILE", help="write the table of all samples")
+    parser.add_argument("--csv", type=place_to_write, metavar="FILE", help="write the table of all samples")
 
 
 def _add_bench(commands: Any) -> None:

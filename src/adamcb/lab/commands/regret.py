@@ -27,6 +27,7 @@ from adamcb.lab.commands.regret_runs import (
     key_of,
     measure,
 )
+from adamcb.lab.commands.running import place_to_write
 from adamcb.lab.errors import LabError
 from adamcb.lab.methods import check_renamed
 from adamcb.lab.results import read_csv, read_json, write_csv, write_json
@@ -100,7 +101,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--beta1-decay", type=float, default=0.99, metavar="LAMBDA", help="λ of β₁λᵗ⁻¹ (default: 0.99)")
     add("--penalty", type=float, default=1e-3, metavar="MU", help="of the L2 term (default: 0.001)")
     add("--every", type=int, default=4, metavar="N", help="evaluate the full loss at one step in N (default: 4)")
-    add("--out", type=Path, metavar="DIR", help="result folder (default: adamcb-runs/regret-DATASET)")
+    add("--out", type=place_to_write, metavar="DIR", help="result folder (default: adamcb-runs/regret-DATASET)")
     add("--data-dir", metavar="DIR", help="where to look for data files first; then in $ADAMCB_DATA and the cache")
 
 

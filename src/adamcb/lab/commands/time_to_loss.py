@@ -14,7 +14,7 @@ from typing import Any
 from rich.console import Console
 
 from adamcb.lab.commands.compare import Options, prepare, run_missing
-from adamcb.lab.commands.running import check_running
+from adamcb.lab.commands.running import check_running, place_to_write
 from adamcb.lab.errors import LabError
 from adamcb.lab.experiment import Experiment, add_options, given_options
 from adamcb.lab.methods import METHODS, RIVALS, get_method
@@ -56,7 +56,13 @@ def build_parser() -> argparse.ArgumentParser:
     add("--schedule", action="append", choices=tuple(SCHEDULES), help="may be repeated (default: constant and cosine)")
     add("--clock", choices=CLOCKS, default="cpu", help="cpu: processor time, fair on a shared machine (default: cpu)")
     add("--jobs", type=int, metavar="N", help="processes, of one thread each (default: one a core)")
-    add("--out", type=Path, default=Path("adamcb-runs") / NAME, metavar="DIR", help=f"default: adamcb-runs/{NAME}")
+    add(
+        "--out",
+        type=place_to_write,
+        default=Path("adamcb-runs") / NAME,
+        metavar="DIR",
+        help=f"default: adamcb-runs/{NAME}",
+    )
     add("--data-dir", metavar="DIR", help="where to look for data files first; then in $ADAMCB_DATA and the cache")
     add("--checkpoint-seconds", type=float, default=10.0, help=argparse.SUPPRESS)
     return parser
