@@ -68,6 +68,12 @@ class Stubborn(Feedback):
         return self.answer, state
 
 
+class Unbounded(Stubborn):
+    """Weights may fall without end."""
+
+    min_share = 0.0
+
+
 def test_a_rule_of_one_s_own_learns_and_is_saved():
     bandit = CombinatorialBandit(60, 6, feedback=Logarithmic(), gate=None, generator=seeded())
     train(bandit, 200)
@@ -111,10 +117,8 @@ def test_factors_that_are_none_are_refused_and_change_nothing(answer):
 
 def test_no_weight_falls_below_its_share_unless_the_rule_says_so():
     weights = {}
-    for name, share in (("kept", Feedback.min_share), ("free", 0.0)):
-        rule = Stubborn(np.full(6, 0.01))
-        rule.min_share = share
-        bandit = CombinatorialBandit(60, 6, feedback=rule, gate=None, generator=seeded())
+    for name, rule in (("kept", Stubborn), ("free", Unbounded)):
+        bandit = CombinatorialBandit(60, 6, feedback=rule(np.full(6, 0.01)), gate=None, generator=seeded())
         draw = bandit.draw()
         for _ in range(20):
             bandit.update(draw, np.ones(6))
