@@ -343,7 +343,7 @@ def test_weights_can_be_given_and_bad_ones_change_nothing(name):
     for weights, message in [
         ([1, 2, 3], r"`weights` must be a vector of length 5"),
         ([1, 2, 3, 4, -1], r"got weights\[4\]=-1.0"),
-        ([0, 0, 0, 0, 0], "`weights` must hold at least 1 numbers above 0, got 0 of 5"),
+        ([0, 0, 0, 0, 0], "`weights` must hold at least 1 number above 0, got 0 of 5"),
     ]:
         with pytest.raises(ValueError, match=message):
             bandit.weights = weights

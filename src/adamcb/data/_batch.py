@@ -59,7 +59,7 @@ class SelectedBatch:
         return item in self.data
 
     def __getattr__(self, name: str) -> Any:
-        # Dunders are protocols that `data` was not asked for; without `data` (while unpickling) there is nobody to ask.
+        # Do not forward dunder lookups to `data`; during unpickling `data` does not exist yet.
         if name.startswith("__") or name in ("data", "draw"):
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
         return getattr(self.data, name)

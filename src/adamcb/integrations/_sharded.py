@@ -6,7 +6,7 @@ from typing import Any
 
 
 def refuse_sharded(sharded: Any, num_ranks: int, framework: str) -> None:
-    """Raise if every rank is to hold weights of its own, of which the framework would save those of rank 0 alone.
+    """Raise if weights are sharded: the framework would save only rank 0's.
 
     Args:
         sharded: What `AdaptiveLoader` is given.

@@ -32,7 +32,7 @@ class TreeSelection(Selection):
 
     per_sample = ("weights",)
     _leaves: np.ndarray  # of the tree
-    _built: Tree | None  # the tree; None: what stands above the leaves is built when it is needed
+    _built: Tree | None  # the tree; None: inner nodes are built on demand
     _order: np.ndarray | Shuffle | None = None  # position in the tree → sample; None: as they come
     _position_of: np.ndarray | Shuffle | None = None  # sample → position in the tree
 
@@ -81,7 +81,7 @@ class TreeSelection(Selection):
         values = _checks.vector(name, weights, length=self.num_samples)
         positive = int(np.count_nonzero(values))
         if positive < self._min_positive:
-            rule = f"hold at least {self._min_positive} numbers above 0"
+            rule = f"hold at least {self._min_positive} number{'s' if self._min_positive > 1 else ''} above 0"
             raise ValueError(f"`{name}` must {rule}, got {positive} of {len(values)}.")
         return values
 

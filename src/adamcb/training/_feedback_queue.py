@@ -27,7 +27,7 @@ class Report(NamedTuple):
         arrived: float[k], the gradient that arrived at each loss.
         losses: float[k]. None: they were checked, and nobody keeps them.
         largest_gradient: float[], the largest entry of the gradients, if they were looked at.
-        heard: With several ranks: what all of them told, which the columns above are made of when it is waited for.
+        heard: With several ranks: the gathered values of all of them; `wait` unpacks them into the columns above.
         copied: The device's event after the copies. None: there is nothing to wait for.
     """
 

@@ -1,7 +1,7 @@
 """A state as torch.distributed.checkpoint takes it: tensors of fixed shapes, and everything else in one piece.
 
-It flattens nested dicts, loads tensors into those of the state that is there before loading, and drops what that state
-has no place for. So what is one number per sample stays a tensor, and what varies in shape or number (draws made ahead,
+It flattens nested dicts, loads tensors into those of the state that is there before loading, and drops entries that
+this state lacks. So what is one number per sample stays a tensor, and what varies in shape or number (draws made ahead,
 feedback on its way, random numbers left) is written into bytes.
 """
 

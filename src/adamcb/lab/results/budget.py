@@ -28,7 +28,7 @@ def _ratio(name: str) -> Callable[[Row, Row], float]:
     return lambda own, adam: math.log(max(own[name], _SMALLEST) / max(adam[name], _SMALLEST))
 
 
-# What each is of a run and of Adam's run with the whole budget.
+# Each column, computed from a run and Adam's full-budget run.
 COLUMNS = {
     "samples": Column("samples", _ratio("samples")),
     "seconds": Column("seconds", _ratio("seconds")),

@@ -49,7 +49,7 @@ def hear() -> tuple[Job, Sequence[Assignment]] | None:
 
 
 def follow() -> int:
-    """Be another rank than the first: train what it says, tell nobody, and return the exit code."""
+    """Run as a rank other than 0: follow rank 0's orders silently, and return the exit code."""
     work = hear()
     if work is None:
         return 1
