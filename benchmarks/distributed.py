@@ -6,10 +6,13 @@ not change; by the clock, a gather on a busy machine is a wait for the scheduler
 
 Draw, gather and update are also timed by themselves, as a step does them but without a model in between, for datasets
 of several sizes that take turns. "of a step" is against the plain step in as many processes. Bytes are what a rank
-gives to the gather, and what it then sends if the gather is a ring: W − 1 parts. "bytes a sample" is the most memory
-that a rank took for the selection while it was built and first drew, with the meter's flag.
+gives to the gather, and what it then sends if the gather is a ring: W − 1 parts. "bytes a sample" is the memory that a
+rank holds for the selection in its second epoch, with the meter's flag.
 
     ADAMCB_DATA=... python -m benchmarks.distributed [--processes 1 2 4] [--samples 1e5 1e6 1e7] [--kind combinatorial]
+
+The queue has weights that differ; CombinatorialBandit draws every batch by weight (gate=None), as it does once its gate
+is open. "sharded" are the strata that a rank holds of the largest size, as `sharded=True` makes them.
 
 Selections of all sizes are in memory together, in every process. 10⁹ samples are `CombinatorialBandit`'s, 11.4 GB a
 process: --processes 1 --samples 1e9 --kind combinatorial --steps 0
@@ -18,12 +21,13 @@ process: --processes 1 --samples 1e9 --kind combinatorial --steps 0
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -34,21 +38,20 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
-from adamcb import AdaptiveLoader, CombinatorialBandit, QueueBandit
+from adamcb import AdaptiveLoader
 from adamcb.data import part_of
 from adamcb.lab.tasks import models
 from adamcb.lab.tasks.datasets import load_dataset
+from adamcb.selection import Selection, ShardedSelection, Strata, shard_size
 from adamcb.training import Ranks, gather_scores
-from benchmarks.large import memory
+from benchmarks.large import KINDS, end_epoch, memory, with_weights
 from benchmarks.timing import duration, markdown
 
 TURN = 20  # steps of a turn without a model
 STEPS_A_TURN = 2  # of a turn with one
-KINDS = {"queue": QueueBandit, "combinatorial": CombinatorialBandit}
-Bandit = CombinatorialBandit | QueueBandit
 
 
-def feedback_step(bandit: Bandit, ranks: Ranks) -> Callable[[], tuple[float, ...]]:
+def feedback_step(bandit: Selection, ranks: Ranks) -> Callable[[], tuple[float, ...]]:
     """Return a step without a model: the seconds of draw, gather and update."""
     k = bandit.batch_size // ranks.size
     scores, losses = torch.rand(k), torch.rand(k)
@@ -68,32 +71,44 @@ def feedback_step(bandit: Bandit, ranks: Ranks) -> Callable[[], tuple[float, ...
     return step
 
 
-def new_bandit(kind: str, num_samples: int, batch_size: int) -> Bandit:
+def new_bandit(kind: str, num_samples: int, batch_size: int) -> Selection:
     return KINDS[kind](num_samples, batch_size, generator=torch.Generator().manual_seed(0))
 
 
-def measured_bandit(kind: str, num_samples: int, batch_size: int) -> tuple[Bandit, float]:
-    """Return a new selection that has drawn, and the bytes that a sample took, the meter's flag among them."""
+def new_strata(kind: str, num_samples: int, batch_size: int, ranks: Ranks) -> Strata:
+    """Return the strata of this rank: 8 for all, as `sharded=True` makes them for batches of 128."""
+    count = math.lcm(ranks.size, math.gcd(batch_size, 8))
+    held = []
+    for shard in range(ranks.rank, count, ranks.size):
+        inner = new_bandit(kind, shard_size(num_samples, shard, count), batch_size // count)
+        held.append(ShardedSelection(inner, num_samples, shard=shard, num_shards=count))
+    return Strata(held)
+
+
+def measured(make: Callable[[], Selection], num_samples: int) -> tuple[Selection, float]:
+    """Return a new selection in its second epoch, and the bytes that a sample takes, the meter's flag among them."""
     before = memory("VmRSS")
-    Path("/proc/self/clear_refs").write_text("5")  # the peak is now what is held now
-    bandit = new_bandit(kind, num_samples, batch_size)
+    bandit = make()
+    parts = [stratum.selection for stratum in bandit.strata] if isinstance(bandit, Strata) else [bandit]
+    for part in parts:
+        end_epoch(with_weights(part))
     bandit.draw()
-    return bandit, (memory("VmHWM") - before) / num_samples + 1
+    return bandit, (memory("VmRSS") - before + sum(part.num_samples for part in parts)) / num_samples
 
 
 def time_feedback(
     kind: str, sizes: list[int], batch_size: int, turns: int, ranks: Ranks
 ) -> dict[str, dict[str, float]]:
-    """Return the medians for each n; the last row is of sharded weights: n/W samples, K/W of them a draw."""
+    """Return the medians for each n; the last row is of sharded weights."""
     new_bandit(kind, 1000, 10).draw()  # compiles
     steps, held = {}, {}
     for n in sizes:
-        bandit, held[f"{n:,}"] = measured_bandit(kind, n, batch_size)
+        bandit, held[f"{n:,}"] = measured(partial(new_bandit, kind, n, batch_size), n)
         steps[f"{n:,}"] = feedback_step(bandit, ranks)
     if ranks.size > 1:
         name = f"{sizes[-1]:,}, sharded"
-        bandit, shard = measured_bandit(kind, sizes[-1] // ranks.size, batch_size // ranks.size)
-        steps[name], held[name] = feedback_step(bandit, Ranks()), shard / ranks.size
+        bandit, held[name] = measured(partial(new_strata, kind, sizes[-1], batch_size, ranks), sizes[-1])
+        steps[name] = feedback_step(bandit, Ranks())
     times: dict[str, list[tuple[float, ...]]] = {name: [] for name in steps}
     processor: dict[str, list[float]] = {name: [] for name in steps}
     for turn in range(turns + 1):
@@ -237,7 +252,7 @@ def main() -> None:
     header = ["processes", "samples", "draw", "gather", "update", "together", "processor"]
     header += ["of a step", "of its processor time", "bytes given", "sent, ring", "bytes a sample"]
     print(
-        f"\n{KINDS[arguments.kind].__name__}, batches of {k} for all ranks, MNIST CNN, float32, "
+        f"\n{arguments.kind}, batches of {k} for all ranks, MNIST CNN, float32, "
         f"torch {torch.__version__}\n\n{markdown(header, rows)}\n"
     )
     step_header = ["processes", "model", "plain step, processor", "clock", "chosen ÷ plain, processor", "clock"]
