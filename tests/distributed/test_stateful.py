@@ -141,5 +141,5 @@ def test_a_trainer_takes_it_and_its_checkpoint_continues_exactly(tmp_path):
 
 def test_without_torchdata_the_extra_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "torchdata.stateful_dataloader", None)
-    with pytest.raises(ImportError, match=r'pip install "adamcb\[torchdata\]"'):
+    with pytest.raises(ImportError, match=r'pip install "\.\[torchdata\]" in a clone'):
         make(0)

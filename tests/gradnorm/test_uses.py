@@ -266,32 +266,54 @@ def test_embedding_scaled_by_frequency_counts_the_whole_batch():
     torch.testing.assert_close(taken, table.flatten(1).norm(dim=1), rtol=1e-10, atol=0.0)
 
 
-@pytest.mark.parametrize(
-    "build",
-    [
-        lambda: nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0),
-        lambda: nn.LSTM(6, 3),
-        lambda: nn.GRU(6, 3, bidirectional=True),
-    ],
-    ids=["encoder", "lstm", "gru"],
-)
+TIME_FIRST = {
+    "encoder": lambda: nn.TransformerEncoderLayer(6, 2, 8, dropout=0.0),
+    "lstm": lambda: nn.LSTM(6, 3),
+    "gru": lambda: nn.GRU(6, 3, bidirectional=True),
+}
+
+
+class Transposed(nn.Module):
+    """Batch first outside, time first inside."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, batch: Tensor) -> Tensor:
+        result = self.layer(batch.transpose(0, 1))
+        return (result[0] if isinstance(result, tuple) else result).transpose(0, 1)
+
+
+@pytest.mark.parametrize("build", TIME_FIRST.values(), ids=TIME_FIRST)
 @pytest.mark.filterwarnings("ignore:enable_nested_tensor")
-def test_layers_with_a_convention_of_their_own_know_the_batch_dimension(build):
-    layer = randomize(build().double())
-    inputs = numbers(4, 5, 6)  # time first
+def test_layers_with_time_first_know_the_batch_dimension(build):
+    model = Transposed(randomize(build().double()))
+    inputs = numbers(5, 4, 6)
 
     def losses(batch: Tensor) -> Tensor:
-        result = layer(batch)
-        return wave((result[0] if isinstance(result, tuple) else result).transpose(0, 1), torch.zeros(batch.shape[1]))
+        return wave(model(batch), torch.zeros(len(batch)))
 
-    parameters = list(layer.parameters())
+    parameters = list(model.parameters())
     expected = []
     for sample in range(5):
-        gradients = torch.autograd.grad(losses(inputs[:, sample : sample + 1]).sum(), parameters)
+        gradients = torch.autograd.grad(losses(inputs[sample : sample + 1]).sum(), parameters)
         expected.append(torch.stack([g.square().sum() for g in gradients]).sum().sqrt())
-    with PerSampleNorms(layer) as norms:
+    with PerSampleNorms(model) as norms:
         losses(inputs).sum().backward()
         torch.testing.assert_close(norms.take(), torch.stack(expected), rtol=1e-10, atol=0.0)
+
+
+@pytest.mark.parametrize("build", TIME_FIRST.values(), ids=TIME_FIRST)
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+def test_a_model_whose_inputs_have_time_first_is_refused(build):
+    """By the inputs the batch is the first dimension, by the layer the second: one of them is wrong."""
+    layer = randomize(build().double())
+    with PerSampleNorms(layer) as norms:
+        result = layer(numbers(4, 5, 6))
+        (result[0] if isinstance(result, tuple) else result).square().sum().backward()
+        with pytest.raises(RuntimeError, match=r"a layer takes dimension 1 of a tensor of shape \(4, 5, 6\)"):
+            norms.take()
 
 
 def _attend(**options) -> nn.Module:

@@ -323,7 +323,9 @@ def test_state_of_another_size_or_kind_is_refused_and_changes_nothing(name):
         cases.append(
             ({**before, "weights": torch.full((100,), float("nan"))}, r"`state\['weights'\]` must hold finite")
         )
-        cases.append(({**before, "weights": torch.zeros(100)}, r"`state\['weights'\]` must hold at least 1 numbers"))
+        cases.append(
+            ({**before, "weights": torch.zeros(100)}, r"`state\['weights'\]` must hold at least 1 number above 0")
+        )
         cases.append(({**before, "feedback": {}}, r"`state\['feedback'\]\['\w+'\]` must be a number"))
         cases.append(({**before, "feedback": None}, r"`state\['feedback'\]\['\w+'\]` must be a number"))
         cases.append(
