@@ -216,7 +216,7 @@ class AdaptiveLoader:
         Raises:
             ValueError: If `losses` is not one loss per sample, or another selection made the draw.
             RuntimeError: If no batch is waiting, it was weighed already, or the losses come from no forward pass of the
-                model. What was refused can be tried again.
+                model.
             FloatingPointError: If a loss is not finite. On an accelerator, and with several ranks, `learn` raises it.
                 In all cases the batch goes on waiting.
         """
