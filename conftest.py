@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import zlib
 
@@ -18,6 +19,12 @@ hypothesis.settings.register_profile("seeded", derandomize=True, deadline=None)
 hypothesis.settings.load_profile("seeded")
 
 _SEED = 20250115
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Run three tests on two cores: many wait for processes that they have started."""
+    return max(3 * (os.cpu_count() or 1) // 2, 1)
 
 
 def _seed_globals(seed: int) -> None:

@@ -28,6 +28,7 @@ def errors_of(code, **environment):
     return run.stderr
 
 
+@pytest.mark.slow
 def test_a_fresh_machine_is_told_once_and_a_second_process_finds_the_code(tmp_path):
     cache = {"NUMBA_CACHE_DIR": str(tmp_path)}
     assert errors_of(USE, **cache).count("Compiling the loops of adamcb for this machine: some seconds, once.") == 1
@@ -35,6 +36,7 @@ def test_a_fresh_machine_is_told_once_and_a_second_process_finds_the_code(tmp_pa
     assert errors_of(USE, **cache) == ""
 
 
+@pytest.mark.slow
 def test_where_code_cannot_be_stored_everyone_is_told_what_to_do(tmp_path):
     """Also root cannot make a folder where a file is."""
     package = tmp_path / "adamcb"

@@ -77,6 +77,7 @@ def die_when_the_other_is_done(sign: Path) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.slow
 def test_a_killed_rank_ends_the_others_and_the_job_continues_from_the_last_checkpoint(tmp_path):
     path = tmp_path / "run.pt"
     undisturbed = train_anew(STEPS)

@@ -132,6 +132,7 @@ def fail_to_save(folder: str) -> None:
     trainer.save(os.path.join(folder, "missing" if missing else "", "run.pt"))
 
 
+@pytest.mark.slow
 def test_every_rank_saves_its_shard_and_the_run_continues(tmp_path):
     path = str(tmp_path / "run.pt")
     expected = launch(2, own_part, True)
@@ -169,6 +170,7 @@ def check_and_load(path: str) -> None:
     trainer.load(path)
 
 
+@pytest.mark.slow
 def test_shards_of_two_runs_are_not_put_together(tmp_path):
     ours, theirs = tmp_path / "ours", tmp_path / "theirs"
     for folder in (ours, theirs):

@@ -101,6 +101,7 @@ def test_compare_says_what_is_wrong_once(tmp_path):
 
 
 @pytest.mark.parametrize("sharded", [[], ["--sharded"]], ids=["shared", "sharded"])
+@pytest.mark.slow
 def test_the_example_learns_logs_and_goes_on(tmp_path, sharded):
     options = ["--dataset", "digits", "--batch-size", "64", "--csv", "run.csv", "--checkpoint", "run.pt", *sharded]
     for epochs in ("1", "4"):

@@ -84,6 +84,7 @@ def test_a_dataset_that_the_figure_has_not_is_an_error(capsys):
 
 
 @needs_data
+@pytest.mark.slow
 def test_runs_that_a_file_has_are_not_repeated(tmp_path, capfd, here):
     rows = tmp_path / "rows"
     few = ["--fraction", "0.0005", "--batch-size", "4", "--dataset", "mnist", "--rows", str(rows), "--jobs", "1"]
