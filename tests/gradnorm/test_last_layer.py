@@ -164,6 +164,26 @@ def test_another_mask_of_the_same_size_is_another_question():
             engine.is_paused = False
 
 
+class Pooled(Model):
+    """[K, T] in, [K] out, whatever T is; the head sees [T·K] rows."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = self.head(x.transpose(0, 1).reshape(-1, WIDTH))
+        return torch.tanh(rows).view(x.shape[1], len(x), CLASSES).mean(0)
+
+
+def test_another_number_of_rows_behind_a_result_of_the_same_shape_is_another_question():
+    model = Pooled()
+    with PerSampleNorms(model, mode="last-layer") as engine:
+        for length in (T, T + 2, T):
+            x = torch.randn(K, length, WIDTH)
+            losses_of(model(x)).sum().backward()
+            measured = engine.take()
+            engine.is_paused = True
+            torch.testing.assert_close(measured, single_passes(model, (x,), losses_of), rtol=1e-8, atol=1e-12)
+            engine.is_paused = False
+
+
 def test_the_graph_is_asked_once_for_a_shape(monkeypatch):
     asked = []
     ask = _owners._asked

@@ -60,6 +60,12 @@ def count_results(node: Any) -> int:
     return len(getattr(node, "_input_metadata", (None,)))
 
 
+def shape_of_result(node: Any) -> tuple[int, ...] | None:
+    """Return the shape of what a node of the graph computed; None where torch does not tell."""
+    metadata = getattr(node, "_input_metadata", None)
+    return tuple(metadata[0].shape) if metadata else None
+
+
 def made_before(node: Any, time: int) -> bool:
     """Tell whether a node is older than `now()` returned; False where torch does not number its nodes."""
     number = getattr(node, "_sequence_nr", None)

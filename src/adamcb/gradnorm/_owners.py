@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge
 from torch.linalg import vector_norm
 
-from adamcb.gradnorm._compat import age, has_hooks
+from adamcb.gradnorm._compat import age, has_hooks, shape_of_result
 from adamcb.gradnorm._parts import accurate
 
 # Nodes that only move or convert numbers, so that norms pass through them unchanged.
@@ -43,7 +43,8 @@ class Owners(NamedTuple):
 
     def norms(self, grad: Tensor, batch_size: int) -> Tensor | None:
         """Return float[K]; None if nothing can be told."""
-        if self.dim is None:
+        expected = batch_size if self.samples is None else len(self.samples)
+        if self.dim is None or grad.size(self.dim) != expected:
             return None
         rows = accurate(grad).movedim(self.dim, 0)
         rows = rows if rows.dim() > 1 else rows.unsqueeze(1)
@@ -54,7 +55,7 @@ class Owners(NamedTuple):
 
 
 Layouts = dict[Any, Owners]
-"""Answers by the operations, the result's shape and the number of samples."""
+"""Answers by the operations, the shapes of the results of model and layer, and the number of samples."""
 
 
 def owners_behind(result: Tensor, layer: Any, batch_size: int, known: Layouts) -> Owners | None:
@@ -69,7 +70,7 @@ def owners_behind(result: Tensor, layer: Any, batch_size: int, known: Layouts) -
     names = _names_between(root, layer)
     if has_hooks(result) or any(_HOOK in name for name in names):
         return None  # hooks would take the question for a backward pass
-    key = (names, result.shape, batch_size)
+    key = (names, result.shape, shape_of_result(layer), batch_size)
     if key in known:
         return known[key]
     owners = _asked(result, layer, batch_size)

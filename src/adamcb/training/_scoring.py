@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from typing import Any, Protocol
 
@@ -10,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from adamcb import _checks
+from adamcb._warn import warn_user
 from adamcb.gradnorm import PerSampleNorms
 from adamcb.training._ranks import unwrapped
 
@@ -87,7 +87,7 @@ class GradientNorms:
             return range(first, self._last + 1)
         if not self._said:
             self._said = True
-            warnings.warn(_PASSED, UserWarning, stacklevel=3)
+            warn_user(_PASSED)
         return None
 
     def finish(self, begun: range, size: int) -> Tensor | None:
