@@ -25,7 +25,8 @@ from adamcb.lab.results.statistics import estimate, reach
 RARE = ("adam", "adamcb-smaller", "balanced-sampler", "adamcb", "small-batches", "weighted-loss", "focal-loss")
 # Twelve epochs are 2,340 steps; docs/pinn.md says how optimizer and learning rates were chosen.
 _OF_EQUATIONS = {"methods": ("adam", "rad", "adamcb", "adamcb-smaller"), "epochs": 12, "optimizer": "muon"}
-# Group → task → what is compared there.
+_FRESH = {"methods": ("adam",), "epochs": 1, "optimizer": "muon"}  # the same number of steps
+# Group → row's name → what is compared there. `task` is the lab's task, if the row is not named after it.
 GROUPS: dict[str, dict[str, dict[str, Any]]] = {
     "rare-events": {
         "rare-events": {"methods": (*RARE, "undersampling")},
@@ -38,7 +39,12 @@ GROUPS: dict[str, dict[str, dict[str, Any]]] = {
         },
         "kddcup99": {"methods": RARE, "optimizer": "adamw", "weight_decay": 0.3},
     },
-    "pinn": {name: {**_OF_EQUATIONS, "lr": lr} for name, lr in (("burgers", 0.01), ("allen-cahn", 0.02))},
+    "pinn": {
+        "burgers": {**_OF_EQUATIONS, "lr": 0.01},
+        "burgers-fresh": {**_FRESH, "lr": 0.01, "task": "benchmarks/fresh_points.py:burgers"},
+        "allen-cahn": {**_OF_EQUATIONS, "lr": 0.02},
+        "allen-cahn-fresh": {**_FRESH, "lr": 0.02, "task": "benchmarks/fresh_points.py:allen_cahn"},
+    },
     "regression": {"heavy-tails": {"methods": ("adam", "adamcb-smaller", "adamcb", "small-batches")}},
     "text": {
         "speakers": {"methods": ("adam", "adamcb-smaller")},
@@ -65,8 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             place = options.out / f"{options.group}-{task}"
             if not options.report_only:
                 methods = [name for name in settings["methods"] if name in (options.method or settings["methods"])]
-                own = {**settings, "methods": tuple(methods), "seeds": options.seeds}
-                do_missing(place, Experiment(task=task, **own), options.jobs)
+                own = {"task": task, **settings, "methods": tuple(methods), "seeds": options.seeds}
+                do_missing(place, Experiment(**own), options.jobs)
             rows += final_rows(task, place, settings["methods"])
     path = options.rows or Path("docs") / "evidence" / f"{options.group}.csv"
     rows = with_others(rows, path)
