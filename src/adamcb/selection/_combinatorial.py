@@ -8,18 +8,18 @@ import numpy as np
 import torch
 
 from adamcb import _checks
+from adamcb.selection._bandit import SizedBandit
 from adamcb.selection._draw import Draw, uniform_draw
-from adamcb.selection._feedback import Feedback, Visit, as_feedback, check_feedback_state
+from adamcb.selection._feedback import Feedback, Visit, checked_factors
 from adamcb.selection._gate import Gate
 from adamcb.selection._moment import SecondMoment
-from adamcb.selection._sizes import BatchSizes
-from adamcb.selection._tree import SMALLEST
+from adamcb.selection._tree import SMALLEST, multiply
 from adamcb.selection._tree_selection import DistinctSelection
 
 GATE = Gate(0.1)
 
 
-class CombinatorialBandit(DistinctSelection):
+class CombinatorialBandit(SizedBandit, DistinctSelection):
     """AdamCB's selection: K distinct samples a draw, each with exactly its inclusion probability (Algorithms 2, 3, 7).
 
     pᵢ = K((1 − γ) wᵢ/Σⱼwⱼ + γ/n), after the largest weights are capped so that no pᵢ exceeds 1; a capped sample has
@@ -41,6 +41,7 @@ class CombinatorialBandit(DistinctSelection):
         generator: Where all random numbers come from. None: a new one, seeded from torch's global generator.
 
     Attributes:
+        sizes: All sizes that a batch may have, smallest first.
         moment: The `SecondMoment` of drawing by weight, estimated from all batches.
 
     Example:
@@ -69,17 +70,13 @@ class CombinatorialBandit(DistinctSelection):
         generator: torch.Generator | None = None,
     ) -> None:
         self.exploration = _checks.real("exploration", exploration, low=0.0, high=1.0)
-        self.feedback = as_feedback(feedback)
         if gate is not None and not isinstance(gate, Gate):
             raise _checks.wrong_type("gate", "be a Gate or None", gate)
         self.gate = gate
-        super().__init__(num_samples, batch_size, min_batch_size=min_batch_size, generator=generator)
-        self.size_multiple = _checks.integer("size_multiple", size_multiple, low=1, high=self.batch_size)
-        self._sizes = BatchSizes(self.min_batch_size, self.batch_size, multiple=self.size_multiple)
-        self.min_batch_size = self._sizes.ladder[0]
+        sizes = {"min_batch_size": min_batch_size, "size_multiple": size_multiple}
+        super().__init__(num_samples, batch_size, **sizes, feedback=feedback, generator=generator)
         self.min_prob = self.batch_size * self.exploration / self.num_samples
         self.moment = SecondMoment(record_memory=1.0 - 1.0 / max(self.draws_per_epoch, 50.0))
-        self._feedback_state = self.feedback.start()
 
     @property
     def draws_by_weight(self) -> bool:
@@ -87,20 +84,6 @@ class CombinatorialBandit(DistinctSelection):
         if self.batch_size == self.num_samples:
             return False
         return self.gate is None or self.gate.is_open(self.moment, (self._drawn + 1) / self.draws_per_epoch)
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """All sizes that a batch may have, smallest first."""
-        return self._sizes.ladder
-
-    @property
-    def needed_size(self) -> float:
-        """How many chosen samples make the next batch as noisy as K uniform ones."""
-        return self._sizes.needed(self.moment)
-
-    def plan_size(self, needed: float) -> None:
-        """Let the next batch be as large as if `needed_size` were this."""
-        self._sizes.plan(needed)
 
     def draw(self) -> Draw:
         """Choose the next distinct samples. O(K log n); O(n) once an epoch, when the order is reshuffled."""
@@ -112,12 +95,6 @@ class CombinatorialBandit(DistinctSelection):
             draw = uniform_draw(self._in_order(part), self.num_samples, self._origin)
         self._drawn += 1
         return draw.frozen()
-
-    def check(self, draw: Draw, scores: Any) -> np.ndarray:
-        """Return `scores` as float64[k], or raise what `update` would raise. Changes nothing."""
-        values = super().check(draw, scores)
-        self.feedback.check(values)
-        return values
 
     def update(self, draw: Draw, scores: Any) -> None:
         """Change the weights of the samples in `draw` by their scores. O(k log n).
@@ -138,11 +115,10 @@ class CombinatorialBandit(DistinctSelection):
             probs, slope = self._probs_by_weight(positions, self.batch_size)
             if slope > 0.0:
                 least = max(self.feedback.min_share * self.min_prob / slope, SMALLEST)
-        # Batches differ in size. What is compared is as if each of them had K samples.
-        draw_probs = draw.probs * (self.batch_size / len(draw))
+        draw_probs = self._probs_in_full_batch(draw)
         visit = Visit(values, probs, draw_probs, self.min_prob)
         factors, state = self.feedback.factors(visit, self._feedback_state)
-        self._multiply(positions, factors, least)
+        multiply(self._tree, positions, checked_factors(factors, len(draw)), least)
         self._feedback_state = state
         self.moment.note(values, draw_probs, probs)
 
@@ -164,19 +140,3 @@ class CombinatorialBandit(DistinctSelection):
         rules = {"feedback": repr(self.feedback), "gate": repr(self.gate)}
         sizes = {"size_multiple": self.size_multiple} if self.size_multiple > 1 else {}
         return {**super()._settings(), **sizes, "exploration": self.exploration, **rules}
-
-    def _learned(self) -> dict[str, Any]:
-        learned = {"feedback": dict(self._feedback_state), "moment": self.moment.state_dict()}
-        return {**super()._learned(), **learned, "sizes": self._sizes.state_dict()}
-
-    def _check_state(self, state: Any) -> None:
-        super()._check_state(state)
-        check_feedback_state(self.feedback, state["feedback"])
-        self.moment.check_state(state["moment"], "state['moment']")
-        self._sizes.check_state(state["sizes"], "state['sizes']")
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        super()._restore(state)
-        self._feedback_state = dict(state["feedback"])
-        self.moment.load_state_dict(state["moment"])
-        self._sizes.load_state_dict(state["sizes"])

@@ -271,6 +271,15 @@ def as_feedback(feedback: Feedback | str) -> Feedback:
     raise TypeError(f"`feedback` must be a Feedback or an alias, got feedback of type {type(feedback).__name__}.")
 
 
+def checked_factors(factors: Any, size: int) -> np.ndarray:
+    """Return what a rule returned as float64[`size`], or raise unless weights can be multiplied by it."""
+    values = np.asarray(factors, dtype=np.float64)
+    if values.shape != (size,) or not largest(values) >= 0.0:
+        rule = f"return {size} finite numbers at or above 0 as factors"
+        raise ValueError(f"`feedback` must {rule}, got an array of shape {values.shape}.")
+    return values
+
+
 def check_feedback_state(feedback: Feedback, state: Any) -> None:
     """Raise unless `state` holds the numbers that `feedback` learns."""
     saved = state if isinstance(state, dict) else {}

@@ -11,17 +11,16 @@ from adamcb import _checks
 from adamcb.selection import _axis
 from adamcb.selection._attention import Attention
 from adamcb.selection._axis import RATES, RATES_LOST, Bounds
+from adamcb.selection._bandit import SizedBandit
 from adamcb.selection._draw import Draw, empty_draw
-from adamcb.selection._feedback import Feedback, Visit, as_feedback, check_feedback_state
+from adamcb.selection._feedback import Feedback, Visit, checked_factors
 from adamcb.selection._moment import SecondMoment
 from adamcb.selection._random import new_seed
-from adamcb.selection._selection import Selection, largest
-from adamcb.selection._sizes import BatchSizes
 
 _VECTORS = ("weights", "rates", "begins", "events")
 
 
-class QueueBandit(Selection):
+class QueueBandit(SizedBandit):
     """Every sample has an epoch of its own length, 1/rate; a batch is the next k samples that are due.
 
     All samples live on one axis. Sample i cuts it into units, each 1/rᵢ long, and is due once in each unit, at a
@@ -49,7 +48,8 @@ class QueueBandit(Selection):
         generator: Where all random numbers come from. None: a new one, seeded from torch's global generator.
 
     Attributes:
-        moment: The `SecondMoment` of the draws, from which the sizes follow.
+        sizes: All sizes that a batch may have, smallest first.
+        moment: The `SecondMoment` of the draws, from which the size of the next batch follows.
 
     Example:
         >>> bandit = QueueBandit(1000, 4, generator=torch.Generator().manual_seed(0))
@@ -78,34 +78,16 @@ class QueueBandit(Selection):
         feedback: Feedback | str = "scale-free",
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(num_samples, batch_size, min_batch_size=min_batch_size, generator=generator)
-        self.size_multiple = _checks.integer("size_multiple", size_multiple, low=1, high=self.batch_size)
         self.exploration = _checks.real("exploration", exploration, low=0.0, high=1.0, low_open=True)
-        self.feedback = as_feedback(feedback)
-        self._sizes = BatchSizes(self.min_batch_size, self.batch_size, multiple=self.size_multiple)
-        self.min_batch_size = self._sizes.ladder[0]
-        # ρ changes from epoch to epoch, so the estimate looks back on a part of an epoch; its record, on a whole one.
+        sizes = {"min_batch_size": min_batch_size, "size_multiple": size_multiple}
+        super().__init__(num_samples, batch_size, **sizes, feedback=feedback, generator=generator)
+        # ρ changes from epoch to epoch, so the estimate looks back on a fifth of an epoch, its record on a full one.
         window, epoch = min(max(self.draws_per_epoch / 5, 10.0), 50.0), max(self.draws_per_epoch, 50.0)
         self.moment = SecondMoment(memory=1.0 - 1.0 / window, record_memory=1.0 - 1.0 / epoch)
         self._attention = Attention(self.num_samples)
-        self._feedback_state = self.feedback.start()
         chooses = self.exploration < 1.0 and self.num_samples >= 2 * self.batch_size
         self._bounds = Bounds(self.exploration, 0.5 / self.batch_size) if chooses else Bounds(1.0, 0.0)
         self._axis = _axis.new_axis(self.num_samples, new_seed(self.generator))
-
-    @property
-    def sizes(self) -> tuple[int, ...]:
-        """All sizes that a batch may have, smallest first."""
-        return self._sizes.ladder
-
-    @property
-    def needed_size(self) -> float:
-        """How many chosen samples make the next batch as noisy as K uniform ones."""
-        return self._sizes.needed(self.moment)
-
-    def plan_size(self, needed: float) -> None:
-        """Let the next batch be as large as if `needed_size` were this."""
-        self._sizes.plan(needed)
 
     @property
     def listens(self) -> bool:
@@ -136,12 +118,6 @@ class QueueBandit(Selection):
         self._attention.note_draw()
         return draw.frozen()
 
-    def check(self, draw: Draw, scores: Any) -> np.ndarray:
-        """Return `scores` as float64[k], or raise what `update` would raise. Changes nothing."""
-        values = super().check(draw, scores)
-        self.feedback.check(values)
-        return values
-
     def update(self, draw: Draw, scores: Any) -> None:
         """Change the weights of the samples in `draw` by their scores. O(k).
 
@@ -158,8 +134,7 @@ class QueueBandit(Selection):
                 feedback refuses; or if another selection made the draw. Nothing is changed then.
         """
         values = self.check(draw, scores)
-        # Batches differ in size. What is compared is as if each of them had K samples.
-        draw_probs = draw.probs * (self.batch_size / len(draw))
+        draw_probs = self._probs_in_full_batch(draw)
         if self._attention.is_awake:
             self._learn(draw, values, draw_probs)
         self.moment.note(values, draw_probs)
@@ -174,16 +149,8 @@ class QueueBandit(Selection):
         probs, lowest, highest = _axis.probs_by_weight(weights, sums, bounds, draw.indices, self.batch_size)
         visit = Visit(scores, probs, draw_probs, lowest, highest)
         factors, state = self.feedback.factors(visit, self._feedback_state)
-        _axis.multiply_weights(weights, sums, bounds, draw.indices, self._check_factors(factors, len(draw)))
+        _axis.multiply_weights(weights, sums, bounds, draw.indices, checked_factors(factors, len(draw)))
         self._feedback_state = state
-
-    @staticmethod
-    def _check_factors(factors: Any, size: int) -> np.ndarray:
-        values = np.asarray(factors, dtype=np.float64)
-        if values.shape != (size,) or not largest(values) >= 0.0:
-            rule = f"return {size} finite numbers at or above 0 as factors"
-            raise ValueError(f"`feedback` must {rule}, got an array of shape {values.shape}.")
-        return values
 
     def inclusion_probs(self) -> np.ndarray:
         """Return float64[n], how often every sample is expected in the next batch; it sums to its size k. O(n).
@@ -205,9 +172,7 @@ class QueueBandit(Selection):
             "visited": torch.from_numpy(visited),
             "sums": axis.sums.tolist(),
             "stream": axis.stream.tolist(),
-            "feedback": dict(self._feedback_state),
-            "moment": self.moment.state_dict(),
-            "sizes": self._sizes.state_dict(),
+            **super()._learned(),
             "attention": self._attention.state_dict(),
         }
 
@@ -231,18 +196,13 @@ class QueueBandit(Selection):
             raise ValueError(f"`state['stream']` must be two integers, got state['stream']={state['stream']!r}.")
         for position, number in enumerate(state["stream"]):
             _checks.integer(f"state['stream'][{position}]", number, low=0, high=2**64 - 1)
-        check_feedback_state(self.feedback, state["feedback"])
-        self.moment.check_state(state["moment"], "state['moment']")
-        self._sizes.check_state(state["sizes"], "state['sizes']")
         self._attention.check_state(state["attention"], "state['attention']")
 
     def _restore(self, state: dict[str, Any]) -> None:
-        axis = self._axis  # filled in place: at large n there is no room for a second one
+        super()._restore(state)
+        axis = self._axis  # filled in place: at large n a second one would not fit into memory
         axis.weights[:], axis.rates[:], axis.begins[:] = (np.asarray(state[name]) for name in _VECTORS[:3])
         axis.sums[:] = state["sums"]
         axis.stream[:] = np.array(state["stream"], dtype=np.uint64)
         _axis.read_events(axis, np.asarray(state["events"]), np.asarray(state["visited"]))
-        self._feedback_state = dict(state["feedback"])
-        self.moment.load_state_dict(state["moment"])
-        self._sizes.load_state_dict(state["sizes"])
         self._attention.load_state_dict(state["attention"])

@@ -9,14 +9,16 @@ import numpy as np
 import torch
 
 from adamcb import _checks
+from adamcb.selection._bandit import Bandit
 from adamcb.selection._draw import Draw, empty_draw
-from adamcb.selection._feedback import ProofFeedback, Visit, check_feedback_state
+from adamcb.selection._feedback import ProofFeedback, Visit, checked_factors
 from adamcb.selection._projection import project_to_floor
 from adamcb.selection._tree import (
     SMALLEST,
     build_tree,
     jit,
     leaf_mass,
+    multiply,
     range_exponent,
     refresh,
     scaled,
@@ -118,7 +120,7 @@ class ReplacementSelection(TreeSelection):
         self._exponent = state["exponent"]
 
 
-class ReplacementBandit(ReplacementSelection):
+class ReplacementBandit(Bandit, ReplacementSelection):
     """AdamBS's selection: K independent draws with replacement, from pᵢ that sum to 1.
 
     Δ log w = −(γ/n)·ℓ/(K p) for every occurrence of a sample, with ℓ = 1 − (p_min‖g‖/(L p))² and p_min = γ/n.
@@ -148,26 +150,19 @@ class ReplacementBandit(ReplacementSelection):
         max_norm: float | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(num_samples, batch_size, exploration=exploration, generator=generator)
+        self._rule = ProofFeedback(max_norm)
+        super().__init__(num_samples, batch_size, feedback=self._rule, exploration=exploration, generator=generator)
         self.form = _checks.one_of("form", form, ("corrected", "original"))
-        self._feedback = ProofFeedback(max_norm)
-        self._feedback_state = self._feedback.start()
 
     @property
     def max_norm(self) -> float | None:
         """L, if it was given."""
-        return self._feedback.max_norm
+        return self._rule.max_norm
 
     def _slope_and_base(self) -> tuple[float, float]:
         if self.form == "original":
             return 1.0 / total_weight(self._tree), 0.0
         return super()._slope_and_base()
-
-    def check(self, draw: Draw, scores: Any) -> np.ndarray:
-        """Return `scores` as float64[k], or raise what `update` would raise. Changes nothing."""
-        values = super().check(draw, scores)
-        self._feedback.check(values)
-        return values
 
     def update(self, draw: Draw, scores: Any) -> None:
         """Change the weights of the samples in `draw` by their scores. O(k log n).
@@ -183,8 +178,8 @@ class ReplacementBandit(ReplacementSelection):
         values = self.check(draw, scores)
         # A draw's probs are K p, so the smallest of them is K p_min; they have no upper limit.
         visit = Visit(values, draw.probs, draw.probs, self.batch_size * self.min_prob, math.inf)
-        factors, state = self._feedback.factors_at_rate(self.min_prob, visit, self._feedback_state)
-        self._multiply(draw.indices, factors, SMALLEST)
+        factors, state = self._rule.factors_at_rate(self.min_prob, visit, self._feedback_state)
+        multiply(self._tree, draw.indices, checked_factors(factors, len(draw)), SMALLEST)
         self._feedback_state = state
         if self.form == "original":
             project_to_floor(self._tree, np.unique(draw.indices), self.min_prob)
@@ -195,17 +190,6 @@ class ReplacementBandit(ReplacementSelection):
 
     def _settings(self) -> dict[str, Any]:
         return {**super()._settings(), "form": self.form, "max_norm": self.max_norm}
-
-    def _learned(self) -> dict[str, Any]:
-        return {**super()._learned(), "feedback": dict(self._feedback_state)}
-
-    def _check_state(self, state: Any) -> None:
-        super()._check_state(state)
-        check_feedback_state(self._feedback, state["feedback"])
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        super()._restore(state)
-        self._feedback_state = dict(state["feedback"])
 
 
 @jit

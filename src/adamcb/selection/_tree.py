@@ -237,14 +237,10 @@ def search(tree, slope, base, targets, positions, rests):
 
 @jit
 def multiply(tree, positions, factors, least):
-    """Multiply the weights at `positions` (int64, repeats allowed), bring the tree up to date, and return True.
+    """Multiply the weights at `positions` (int64, repeats allowed), and bring the tree up to date.
 
-    Weights of 0 stay 0; others end at or above `least`. If a factor is negative, infinite or NaN, return False and
-    change nothing.
+    Weights of 0 stay 0; others end at or above `least`.
     """
-    for factor in factors:
-        if not 0.0 <= factor < np.inf:
-            return False
     for i in range(len(positions)):
         weight = tree.leaves[positions[i]]
         if weight > 0.0:
@@ -252,7 +248,6 @@ def multiply(tree, positions, factors, least):
     refresh(tree, positions)
     if not _LOW <= largest_weight(tree) <= _HIGH:
         rescale(tree)
-    return True
 
 
 @jit

@@ -14,7 +14,7 @@ from adamcb.selection._draw import Draw, empty_draw
 from adamcb.selection._random import Uniforms, inverse, new_seed, permutation
 from adamcb.selection._selection import Selection
 from adamcb.selection._shuffle import Shuffle
-from adamcb.selection._tree import Tree, build_tree, gather, in_range, multiply, tree_over
+from adamcb.selection._tree import Tree, build_tree, gather, in_range, tree_over
 
 _NO_LEAVES = np.empty(0)
 
@@ -103,13 +103,6 @@ class TreeSelection(Selection):
 
     def _positions(self, draw: Draw) -> np.ndarray:
         return draw.indices if self._position_of is None else self._position_of[draw.indices]
-
-    def _multiply(self, positions: np.ndarray, factors: Any, least: float) -> None:
-        """Multiply the weights at `positions`; none but zeros ends below `least`."""
-        values = np.asarray(factors, dtype=np.float64)
-        if values.shape != positions.shape or not multiply(self._tree, positions, values, least):
-            rule = f"return {len(positions)} finite numbers at or above 0 as factors"
-            raise ValueError(f"`feedback` must {rule}, got an array of shape {values.shape}.")
 
     def _vectors(self) -> dict[str, Any]:
         return {"weights": torch.from_numpy(self._copied_weights())}
