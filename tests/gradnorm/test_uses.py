@@ -412,10 +412,3 @@ def test_lstm_whose_last_states_are_used(bidirectional):
     model = Formula(lambda m, x: torch.cat((m.layer(x)[1][0], m.layer(x)[1][1].square())).sum(0))
     model.layer = nn.LSTM(6, 5, 2, batch_first=True, bidirectional=bidirectional)
     check(randomize(model.double()), numbers(4, 4, 6), norms_one_by_one)
-
-
-def test_packed_sequences_are_refused():
-    layer = nn.LSTM(3, 2)
-    packed = nn.utils.rnn.pack_sequence([torch.randn(4, 3), torch.randn(2, 3)])
-    with PerSampleNorms(layer), pytest.raises(NotImplementedError, match="pad the sequences and mask the losses"):
-        layer(packed)

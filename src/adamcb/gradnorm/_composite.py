@@ -6,16 +6,19 @@ the speed of the steps; their weights then meet the batch in `linear` alone.
 
 from __future__ import annotations
 
+import functools
+import math
 import types
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from adamcb.gradnorm._batch import Batch
-from adamcb.gradnorm._call import is_parameter
+from adamcb.gradnorm._batch import Batch, place_owners
+from adamcb.gradnorm._call import Mark, is_parameter
+from adamcb.gradnorm._packed import Steps
 from adamcb.gradnorm._recurrence import lstm_scan, scans
 
 
@@ -30,6 +33,10 @@ class Marks(Protocol):
 
     def mark_samples(self, tensor: Tensor, batch: Batch) -> Batch:
         """Note where the samples are by the operation's convention, unless they are known; return where they are."""
+        ...
+
+    def mark_of(self, tensor: Tensor) -> Mark | None:
+        """Return what is known of a tensor, None for a constant."""
         ...
 
 
@@ -74,37 +81,55 @@ def _relu_step(gates: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tupl
 
 
 def _recurrent(step: Callable) -> Callable:
-    def run(marks: Marks, func: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, ...]:
-        if kwargs or len(args) != 9 or not isinstance(args[3], bool):
-            raise NotImplementedError(
-                "A PackedSequence cannot be told apart by samples; pad the sequences and mask the losses instead."
-            )
-        input, states, weights, has_biases, num_layers, dropout, train, bidirectional, batch_first = args
+    def run(marks: Marks, func: Any, *args: Any) -> tuple[Tensor, ...]:
+        if not isinstance(args[3], bool):  # packed data, and how many sequences have a row at each step
+            data, sizes, states, *rest = args
+            states = tuple(states) if isinstance(states, (tuple, list)) else (states,)
+            found = marks.mark_of(data)
+            if isinstance(found, Batch) and found.dim == 0:
+                place = place_owners(found.owner(len(data))[: int(sizes[0])], 1, found.size)
+                for state in states:
+                    marks.mark_samples(state, place)
+            output, finals = _layers(marks, step, data, states, rest, Steps(sizes, data.device))
+            return output, *finals
+        input, states, *rest, batch_first = args
         states = tuple(states) if isinstance(states, (tuple, list)) else (states,)
         dim = 0 if batch_first else 1
         place = marks.mark_samples(input, Batch(dim, input.shape[dim], sure=True))
         for state in states:
             marks.mark_samples(state, place._replace(dim=1))
-        steps = input.transpose(0, 1) if batch_first else input
-        directions, finals = 2 if bidirectional else 1, []
-        per_pass = len(weights) // (num_layers * directions)
-        for layer in range(num_layers):
-            results = []
-            for direction in range(directions):
-                at = layer * directions + direction
-                own = _Weights(weights[at * per_pass : (at + 1) * per_pass], has_biases)
-                start = tuple(state[at] for state in states)
-                scan = _scan_at_once if step is _lstm_step and own.scans(marks.checked, start) else _scan
-                output, final = scan(step, steps, start, own, reverse=direction == 1)
-                results.append(output)
-                finals.append(final)
-            steps = torch.cat(results, -1) if directions == 2 else results[0]
-            if dropout and train and layer < num_layers - 1:
-                steps = F.dropout(steps, dropout)
-        output = steps.transpose(0, 1) if batch_first else steps
-        return output, *(torch.stack(parts) for parts in zip(*finals, strict=True))
+        output, finals = _layers(marks, step, input.transpose(0, 1) if batch_first else input, states, rest)
+        return output.transpose(0, 1) if batch_first else output, *finals
 
     return run
+
+
+def _layers(
+    marks: Marks, step: Callable, rows: Tensor, states: tuple[Tensor, ...], settings: Any, packed: Steps | None = None
+) -> tuple[Tensor, Iterator[Tensor]]:
+    """Run all layers over [T, K, d], or over packed rows [N, d]; return the last one's results and the last states."""
+    weights, has_biases, num_layers, dropout, train, bidirectional = settings
+    directions, finals = 2 if bidirectional else 1, []
+    per_pass = len(weights) // (num_layers * directions)
+    for layer in range(num_layers):
+        results = []
+        for direction in range(directions):
+            at = layer * directions + direction
+            own = _Weights(weights[at * per_pass : (at + 1) * per_pass], has_biases)
+            start = tuple(state[at] for state in states)
+            at_once = step is _lstm_step and own.scans(marks.checked, start)
+            scan = _scan_at_once if at_once else functools.partial(_scan, step)
+            gates = F.linear(rows, own.input, own.input_bias)
+            if packed is None:
+                output, final = scan(gates, start, own, reverse=direction == 1)
+            else:
+                output, final = _through_pack(scan, gates, start, own, packed, reverse=direction == 1)
+            results.append(output)
+            finals.append(final)
+        rows = torch.cat(results, -1) if directions == 2 else results[0]
+        if dropout and train and layer < num_layers - 1:
+            rows = F.dropout(rows, dropout)
+    return rows, (torch.stack(parts) for parts in zip(*finals, strict=True))
 
 
 class _Weights:
@@ -122,28 +147,53 @@ class _Weights:
 
 
 def _scan(
-    step: Callable, steps: Tensor, state: tuple[Tensor, ...], own: _Weights, *, reverse: bool
+    step: Callable,
+    gates: Tensor,
+    state: tuple[Tensor, ...],
+    own: _Weights,
+    *,
+    reverse: bool = False,
+    active: Tensor | None = None,
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Run one layer over [T, K, d] in one direction; return [T, K, h] and the last state."""
-    gates = F.linear(steps, own.input, own.input_bias).unbind(0)
-    outputs = []
-    for gate in reversed(gates) if reverse else gates:
-        state = step(gate, F.linear(state[0], own.hidden, own.hidden_bias), state)
+    """Run one layer in one direction, from what its inputs add to the gates; return [T, K, h] and the last state.
+
+    A sequence that is no longer active, bool[T, K, 1], keeps its state.
+    """
+    outputs, steps = [], gates.unbind(0)
+    for t in reversed(range(len(steps))) if reverse else range(len(steps)):
+        before, state = state, step(steps[t], F.linear(state[0], own.hidden, own.hidden_bias), state)
         if own.projection is not None:
             state = (F.linear(state[0], own.projection), *state[1:])
+        if active is not None:
+            state = tuple(torch.where(active[t], new, old) for new, old in zip(state, before, strict=True))
         outputs.append(state[0])
     return torch.stack(outputs[::-1] if reverse else outputs), state
 
 
 def _scan_at_once(
-    step: Callable, steps: Tensor, state: tuple[Tensor, ...], own: _Weights, *, reverse: bool
+    gates: Tensor,
+    state: tuple[Tensor, ...],
+    own: _Weights,
+    *,
+    reverse: bool = False,
+    active: Tensor | None = None,
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Do what `_scan` does for an LSTM, in one operation."""
-    gates = F.linear(steps, own.input, own.input_bias)
+    """Do what `_scan` does for an LSTM, in one operation. Here the cells alone are kept after the end of a sequence."""
+    if active is not None:  # the forget gate is open, and the gate for what is new is shut
+        limit = gates.new_tensor([-math.inf, math.inf, 0, 0]).repeat_interleave(gates.shape[-1] // 4)
+        gates = torch.where(active, gates, limit)
     hidden, cell = state
     states = lstm_scan(gates.flip(0) if reverse else gates, hidden, cell, own.hidden, own.hidden_bias)
     hidden = states[:-1]
     return hidden.flip(0) if reverse else hidden, (states[-2], states[-1])
+
+
+def _through_pack(
+    scan: Callable, gates: Tensor, state: tuple[Tensor, ...], own: _Weights, packed: Steps, *, reverse: bool
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Run one layer in one direction over the rows of packed data; sequences that have ended wait for the others."""
+    hidden, final = scan(packed.spread(gates, reverse=reverse), state, own, active=packed.active)
+    return packed.gather(hidden, reverse=reverse), (hidden.flatten(0, 1).index_select(0, packed.ends), *final[1:])
 
 
 def _cell(step: Callable) -> Callable:

@@ -54,6 +54,16 @@ def gathered(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | N
     return indexed(call, source, batch, out)
 
 
+def selected(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """`index_select`: rows are picked along one dimension; along the others they stay where they are."""
+    dim, index = call.argument(1, "dim"), call.argument(2, "index")
+    if source is not first_of(call) or not isinstance(dim, int):
+        return indexed(call, source, batch, out)
+    if dim % source.dim() != batch.dim:
+        return batch
+    return place_owners(batch.owner(source.shape[batch.dim]).to(index.device)[index], batch.dim, batch.size)
+
+
 def indexed(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
     """Entries are picked, or put, by an index. Constants, and what is made of parameters, belong to nobody."""
     first, values = first_of(call), _values(call)

@@ -185,6 +185,22 @@ def viewed(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | Non
     return None
 
 
+def pieces(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """`split` and its like: a piece of the batch dimension holds the samples that it was cut from."""
+    found = viewed(call, source, batch, out)
+    if found is not None or not out._is_view() or not out.dim() or not source.stride(batch.dim):
+        return found
+    # Only the dimension that is cut has another length; `unbind` takes it away.
+    cut = call.argument(1 if call.name == "unbind" else 2, "dim", 0)
+    if not isinstance(cut, int) or cut % source.dim() != batch.dim:
+        return None
+    start = (out.storage_offset() - source.storage_offset()) // source.stride(batch.dim)
+    owner = batch.owner(source.shape[batch.dim])
+    if out.dim() == source.dim():
+        return place_owners(owner[start : start + out.shape[batch.dim]], batch.dim, batch.size)
+    return place_owners(owner[start].expand(len(out)), 0, batch.size)
+
+
 def _whole(start: int, view: Tensor, dim: int, source: Tensor, batch: Batch) -> bool:
     """Tell whether a piece of the batch dimension holds every sample, in order."""
     if view.stride(dim) != 1:

@@ -13,6 +13,7 @@ from torch.nn import Parameter
 from adamcb.gradnorm import _indexing, _layouts
 from adamcb.gradnorm._batch import Batch, Mixed, find_owners, place_owners, spread_owners
 from adamcb.gradnorm._call import Call, Mark, is_in_place, is_parameter, substitute, tensors_in
+from adamcb.gradnorm._packed import packs_in, rows_of
 from adamcb.gradnorm._probe import Probe
 from adamcb.gradnorm._table import OPERATIONS, operation_of
 
@@ -86,18 +87,23 @@ class Places:
                 self._known.clear()
             self._known[call.key] = batch
 
-    def of_inputs(self, tensors: Sequence[Tensor], samples: Tensor | None) -> Iterator[tuple[Tensor, Mark]]:
+    def of_inputs(self, inputs: Any, samples: Tensor | None) -> Iterator[tuple[Tensor, Mark]]:
         """Yield the input tensors that hold samples, and where: along the first dimension.
 
         Args:
-            tensors: The inputs.
+            inputs: What the model was given. A packed sequence says itself whose its rows are.
             samples: int64[n], the sample of each row of the tensors that have n rows; None if rows are samples.
         """
-        tensors = [tensor for tensor in tensors if tensor.dim() and not is_parameter(tensor)]
+        tensors = [tensor for tensor in tensors_in(inputs) if tensor.dim() and not is_parameter(tensor)]
         self._ragged = samples
         if samples is not None:
             self.size = int(samples.max()) + 1 if len(samples) else 0
             ragged = place_owners(samples.long(), 0, self.size)
+        elif packs := list(packs_in(inputs)):
+            of_packs = {id(tensor) for pack in packs for tensor in pack if tensor is not None}
+            tensors = [tensor for tensor in tensors if id(tensor) not in of_packs]
+            self.size, ragged = int(packs[0].batch_sizes[0]), None
+            yield from ((pack.data, rows_of(pack)) for pack in packs)
         else:
             sizes = [tensor.shape[0] for tensor in tensors if tensor.dim() > 1] or [t.shape[0] for t in tensors]
             self.size = next((size for size in sizes if size != 1), 1 if sizes else 0)
@@ -290,3 +296,14 @@ def _add_to_key(key: list[Hashable], values: Sequence[Any], marks: dict[int, Any
 
 def _made(mark: Any) -> bool:
     return not isinstance(mark, (Batch, Mixed))
+
+
+_PIECES = {"unbind", "chunk", "split", "split_with_sizes", "tensor_split"}
+
+
+def alike(call: Call, mark: Mark | None, piece: Tensor) -> bool:
+    """Tell whether a piece holds the samples as the one before, of the same size: unless it was their dimension's."""
+    source = call.marks.get(id(call.args[0])) if call.name in _PIECES and call.args else None
+    if type(source) is not Batch or type(mark) is not Batch or source.owners is not None or mark.owners is not None:
+        return type(source) is Mixed
+    return piece.shape[mark.dim] == call.args[0].shape[source.dim]

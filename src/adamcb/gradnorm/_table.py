@@ -17,6 +17,7 @@ from adamcb.gradnorm import (
     _lookup_rules,
     _matrix_rules,
     _norm_rules,
+    _packed,
     _recurrence,
 )
 from adamcb.gradnorm._call import Use
@@ -95,8 +96,8 @@ _COMPARISONS = """
 """
 _RESHAPES = "reshape view flatten unflatten squeeze unsqueeze ravel"
 _VIEWS = """
-    transpose permute movedim moveaxis swapaxes swapdims t T mT H mH adjoint select narrow unbind chunk split
-    tensor_split split_with_sizes expand broadcast_to diagonal hsplit vsplit dsplit
+    transpose permute movedim moveaxis swapaxes swapdims t T mT H mH adjoint select narrow tensor_split expand
+    broadcast_to diagonal hsplit vsplit dsplit
 """
 _REDUCTIONS = """
     sum mean nansum nanmean prod amax amin max min argmax argmin median nanmedian mode var std var_mean std_mean
@@ -161,6 +162,7 @@ _ROWS: list[tuple[str, Layout, Rule | None]] = [
     (_RESHAPES, _L.reshaped, None),
     ("view_as reshape_as", _L.of_first(_L.reshaped), None),
     (_VIEWS, _L.viewed, None),
+    ("unbind chunk split split_with_sizes", _L.pieces, None),
     ("unfold", _L.unfolded, None),
     ("cat concat concatenate", _L.joined, _E.cat),
     ("stack", _L.stacked, None),
@@ -169,10 +171,13 @@ _ROWS: list[tuple[str, Layout, Rule | None]] = [
     ("flip roll", _indexing.moved_along, None),
     ("__getitem__", _indexing.picked, _lookup_rules.getitem),
     ("__setitem__", _indexing.indexed, _E.setitem),
-    ("index_select", _indexing.indexed, _lookup_rules.index_select),
+    ("index_select", _indexing.selected, _lookup_rules.index_select),
     ("gather", _indexing.gathered, None),
     ("take_along_dim masked_select take index_put index_put_ index_copy scatter", _indexing.indexed, None),
     ("pad constant_pad_nd", _L.padded, None),
+    ("_pack_padded_sequence", _packed.packed, None),
+    ("_pad_packed_sequence", _packed.padded_back, None),
+    ("pad_sequence", _packed.padded_rows, None),
     ("index_add scatter_add", _indexing.added_at, None),
     ("fft_rfft fft_irfft fft_rfft2 fft_irfft2 fft_rfftn fft_irfftn fft_fft fft_ifft fft_fft2", _L.transformed, None),
     ("fft_ifft2 fft_fftn fft_ifftn", _L.transformed, None),

@@ -23,12 +23,12 @@ from adamcb.gradnorm._graph import leaves_behind, supplies
 from adamcb.gradnorm._guard import Guard
 from adamcb.gradnorm._marks import Marks, changes
 from adamcb.gradnorm._origins import origin_of
-from adamcb.gradnorm._places import Places, Written, same_shape
+from adamcb.gradnorm._packed import packs_in, rows_of
+from adamcb.gradnorm._places import Places, Written, alike, same_shape
 from adamcb.gradnorm._record import TracedPass
 from adamcb.gradnorm._table import PLAIN, TENSOR_ATTRIBUTES, operation_of
 
 _CONVERSIONS = {"to", "type_as"}
-_PIECES = {"unbind", "chunk", "split", "split_with_sizes", "tensor_split"}
 
 
 class Tracer(TorchFunctionMode):
@@ -70,7 +70,7 @@ class Tracer(TorchFunctionMode):
 
     def mark_inputs(self, inputs: Any, samples: Tensor | None = None) -> None:
         """Note where the inputs hold the samples: along their first dimension."""
-        for tensor, mark in self._places.of_inputs(tensors_in(inputs), samples):
+        for tensor, mark in self._places.of_inputs(inputs, samples):
             self.mark(tensor, mark)
 
     def mark(self, tensor: Tensor, mark: Mark) -> None:
@@ -208,6 +208,7 @@ class Tracer(TorchFunctionMode):
     def finish(self, output: Any) -> None:
         """Look at what the model returned, and let go of what only a forward pass needs."""
         results = [tensor for tensor in tensors_in(output) if tensor.requires_grad]
+        packs = {id(pack.data): pack for pack in packs_in(output)}
         for tensor in results:
             self.notice(tensor)
             mark = self.mark_of(tensor)
@@ -216,6 +217,8 @@ class Tracer(TorchFunctionMode):
                 self._arrivals.refuse(tensor, f"{why}: which sample it belongs to cannot be told.")
             elif type(mark) is Mixed and not mark.pooled:  # in place, or by a function that no operation told of
                 self._arrivals.refuse(tensor, f"the model returned a tensor in which samples are mixed: {mark.why}.")
+            elif type(mark) is Batch and (pack := packs.get(id(tensor))) is not None and mark.agrees(rows_of(pack)):
+                continue  # it says itself in which order its rows are
             elif type(mark) is Batch and (order := self._places.reordered(mark, tensor.shape[mark.dim])):
                 self._arrivals.refuse(
                     tensor,
@@ -275,7 +278,7 @@ class Tracer(TorchFunctionMode):
                 return
         shape, mark, why = None, None, None
         for number, result in enumerate(tensors_in(out)):
-            if result.shape != shape or call.name not in _PIECES:  # pieces of one size hold the samples alike
+            if result.shape != shape or not alike(call, mark, result):
                 shape = result.shape
                 mark, why = self._places.find(call, number, result)
                 if result is out and type(mark) is Batch and why is None:
