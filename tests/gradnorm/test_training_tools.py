@@ -9,7 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
+from torch.utils.data import TensorDataset
 
+from adamcb import AdaptiveLoader
 from adamcb.gradnorm import PerSampleNorms
 from tests.gradnorm.checking import check, randomize
 from tests.reference.gradnorm import norms_one_by_one, wave
@@ -222,8 +224,12 @@ def test_last_layer_of_a_compiled_model_needs_no_warning():
 def test_model_compiled_in_place_is_warned_of():
     model = network()
     model.compile(backend="eager")
-    with pytest.warns(UserWarning, match=r"use torch.compile\(model\) and pass what it returns"):
+    with pytest.warns(UserWarning, match=r"use torch.compile\(model\) and pass what it returns") as caught:
         PerSampleNorms(model).close()
+    assert [warning.filename for warning in caught] == [__file__]
+    with pytest.warns(UserWarning, match="compiled in place") as caught:
+        AdaptiveLoader(model, TensorDataset(images()), 2).close()
+    assert [warning.filename for warning in caught] == [__file__]
 
 
 def test_compiling_the_measured_model_itself_is_told_by_take():

@@ -109,8 +109,9 @@ def test_an_l2_penalty_that_becomes_weight_decay_is_told():
     model = small_model()
     adam = torch.optim.Adam(model.parameters(), weight_decay=0.1)
     optimizer = AdamX(model.parameters())
-    with pytest.warns(UserWarning, match="weight_decay=0.1 was an L2 penalty; AdamX takes it as decoupled"):
+    with pytest.warns(UserWarning, match="weight_decay=0.1 was an L2 penalty; AdamX takes it as decoupled") as caught:
         optimizer.load_state_dict(adam.state_dict())
+    assert [warning.filename for warning in caught] == [__file__]
 
 
 @pytest.mark.parametrize("capturable", [False, True])

@@ -257,8 +257,11 @@ def test_betas_without_guarantee_are_allowed_with_a_warning():
     param = torch.zeros(2, requires_grad=True)
     with pytest.warns(UserWarning, match=r"needs β₁ ≤ √β₂: with betas=\(0.9, 0.8\) there is no guarantee") as caught:
         AdamX([param], betas=(0.9, 0.8))
-    assert len(caught) == 1
-    assert caught[0].filename == __file__
+    assert [warning.filename for warning in caught] == [__file__]
+    optimizer = AdamX([torch.zeros(2, requires_grad=True)])
+    with pytest.warns(UserWarning, match="there is no guarantee") as caught:
+        optimizer.add_param_group({"params": [param], "betas": (0.9, 0.8)})
+    assert [warning.filename for warning in caught] == [__file__]
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         AdamX([param], betas=(0.5, 0.25))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from adamcb import _checks
+from adamcb._warn import warn_user
 from adamcb.gradnorm import _compat
 from adamcb.gradnorm._watch import Watcher, abandon_interrupted, watched_parts
 
@@ -196,4 +196,4 @@ def _warn_of_compilation(model: nn.Module, exact: bool) -> None:
         advice = 'the compiled model runs uncompiled while it is measured; mode="last-layer" keeps it compiled.'
     else:
         return
-    warnings.warn(f"PerSampleNorms: {advice}", UserWarning, stacklevel=3)
+    warn_user(f"PerSampleNorms: {advice}")

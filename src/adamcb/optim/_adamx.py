@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -19,6 +18,7 @@ from adamcb._torch_compat import (
     scalar_dtype,
     with_grad_if_differentiable,
 )
+from adamcb._warn import warn_user
 from adamcb.optim._loading import check_entries, check_form, check_group
 from adamcb.optim._update import capturable_step, fused_step, plain_step
 
@@ -157,10 +157,9 @@ class AdamX(Optimizer):
         super().__setstate__(state)
         for group, own in itertools.zip_longest(self.param_groups, constructed, fillvalue={}):
             if group.get("weight_decay") and not group.get("decoupled_weight_decay", True):
-                warnings.warn(
+                warn_user(
                     f"The checkpoint's weight_decay={group['weight_decay']} was an L2 penalty; "
-                    "AdamX takes it as decoupled weight decay.",
-                    stacklevel=2,
+                    "AdamX takes it as decoupled weight decay."
                 )
             group.update(_AS_ADAM)
             for key, value in {**self.defaults, **own}.items():
@@ -248,10 +247,7 @@ def _checked(group: dict[str, Any]) -> dict[str, Any]:
         if settings["fused"] and settings[option]:
             raise RuntimeError(f"`fused` and `{option}` cannot be `True` together: {_WHY_NOT_FUSED[option]}.")
     if beta1 > math.sqrt(beta2):
-        warnings.warn(
-            f"The regret bound of AdamX needs β₁ ≤ √β₂: with betas={group['betas']} there is no guarantee.",
-            stacklevel=3,
-        )
+        warn_user(f"The regret bound of AdamX needs β₁ ≤ √β₂: with betas={group['betas']} there is no guarantee.")
     return settings
 
 
