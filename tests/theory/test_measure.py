@@ -7,6 +7,7 @@ import pytest
 import torch
 from pytest import approx
 
+from adamcb.lab.results.statistics import estimate
 from adamcb.selection import ReplacementBandit, UniformSelection
 from adamcb.theory import Interval, constants, growth_exponent, interval, measure_regret
 from adamcb.theory._measure import _evaluated_steps
@@ -115,6 +116,13 @@ def test_growth_exponents_have_intervals_over_seeds():
     assert found.margin == approx(4.303 * 0.1 / math.sqrt(3))
     assert str(growth_exponent(across, values[0])) == "0.40"
     assert interval([2.0] * 40) == Interval(2.0, 0.0)
+
+
+def test_intervals_are_those_of_the_lab():
+    for count in range(2, 60):
+        values = [float(value % 7) for value in range(count)]
+        rel = 0.0005 / 2.131 if count <= 16 else 0.005  # a table with three decimals, and what goes on from there
+        assert interval(values).margin == approx(estimate(values).margin, rel=rel)
 
 
 BAD = {

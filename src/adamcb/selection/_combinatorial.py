@@ -99,14 +99,7 @@ class CombinatorialBandit(SizedBandit, DistinctSelection):
     def update(self, draw: Draw, scores: Any) -> None:
         """Change the weights of the samples in `draw` by their scores. O(k log n).
 
-        Args:
-            draw: One of this selection's draws, the last or an earlier one.
-            scores: k numbers ≥ 0 in the order of `draw.indices`; by default the norms of the unweighted per-sample
-                gradients.
-
-        Raises:
-            ValueError: If `scores` has the wrong length, or holds NaN, infinite or negative numbers or one that the
-                feedback refuses; or if another selection made the draw. Nothing is changed then.
+        Arguments and errors are those of `Selection.update`. A score that the feedback refuses is an error too.
         """
         values = self.check(draw, scores)
         positions = self._positions(draw)

@@ -124,14 +124,7 @@ class QueueBandit(SizedBandit):
         A new weight counts from the next unit that begins: at once for a sample that was just visited, and one unit
         later if the next one has begun already.
 
-        Args:
-            draw: One of this selection's draws, the last or an earlier one.
-            scores: k numbers ≥ 0 in the order of `draw.indices`; by default the norms of the unweighted per-sample
-                gradients.
-
-        Raises:
-            ValueError: If `scores` has the wrong length, or holds NaN, infinite or negative numbers or one that the
-                feedback refuses; or if another selection made the draw. Nothing is changed then.
+        Arguments and errors are those of `Selection.update`. A score that the feedback refuses is an error too.
         """
         values = self.check(draw, scores)
         draw_probs = self._probs_in_full_batch(draw)

@@ -9,7 +9,8 @@ import numpy as np
 
 from adamcb import _checks
 
-# Student's t for 95 % at 1, 2, … degrees of freedom.
+# Student's t for 95 % at 1, 2, … degrees of freedom. The lab has scipy's, which it needs for parts of a degree; this
+# room does without scipy.
 _STUDENT = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 
 

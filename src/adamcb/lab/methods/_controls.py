@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import torch
 
 from adamcb import _checks
-from adamcb.selection import Draw, Selection, ShuffledEpochs, UniformSelection
+from adamcb.selection import Draw, UniformSelection
 
 
 def uniform(
@@ -18,7 +16,7 @@ def uniform(
     return UniformSelection(num_samples, batch_size, generator=generator)
 
 
-class SmallBatches(Selection):
+class SmallBatches(UniformSelection):
     """Shuffled epochs in batches of a part of K: as many steps as with batches of K, on fewer samples.
 
     Args:
@@ -28,8 +26,6 @@ class SmallBatches(Selection):
         exploration: Not used.
         generator: Where all random numbers come from.
     """
-
-    learns = False
 
     def __init__(
         self,
@@ -41,8 +37,8 @@ class SmallBatches(Selection):
         generator: torch.Generator | None = None,
     ) -> None:
         size = max(1, round(_checks.real("share", share, low=0.0, high=1.0, low_open=True) * batch_size))
-        super().__init__(num_samples, batch_size, min_batch_size=size, generator=generator)
-        self._epochs = ShuffledEpochs(self.num_samples, self.generator)
+        super().__init__(num_samples, batch_size, generator=generator)
+        self.min_batch_size = size
 
     def draw(self) -> Draw:
         """Return the next samples of the epoch."""
@@ -51,16 +47,6 @@ class SmallBatches(Selection):
     def inclusion_probs(self) -> np.ndarray:
         """Return float64[n], the same for every sample."""
         return np.full(self.num_samples, self.min_batch_size / self.num_samples)
-
-    def _learned(self) -> dict[str, Any]:
-        return {"epochs": self._epochs.state_dict()}
-
-    def _check_state(self, state: Any) -> None:
-        super()._check_state(state)
-        self._epochs.check_state(state["epochs"], "state['epochs']")
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        self._epochs.load_state_dict(state["epochs"])
 
 
 # What draws uniformly on purpose.

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from adamcb.selection import Draw, Selection, ShuffledEpochs
+from adamcb.lab.methods.rivals._order import shuffled
+from adamcb.selection import Draw, Selection, UniformSelection
 
 
 def focal(losses: Tensor, gamma: float = 2.0) -> Tensor:
@@ -44,13 +45,7 @@ class _OfClasses(Selection):
     ) -> None:
         kinds, self.classes, self.counts = np.unique(labels, return_inverse=True, return_counts=True)
         self.num_classes = len(kinds)
-        super().__init__(num_samples, batch_size, min_batch_size=self._smallest(batch_size), generator=generator)
-
-    def _smallest(self, batch_size: int) -> int:
-        return batch_size
-
-    def _shuffled(self, count: int) -> np.ndarray:
-        return torch.randperm(count, generator=self.generator).numpy()
+        super().__init__(num_samples, batch_size, generator=generator)
 
 
 class ClassBalanced(_OfClasses):
@@ -76,12 +71,8 @@ class ClassBalanced(_OfClasses):
         return self.batch_size / (self.num_classes * self.counts[self.classes])
 
 
-class WeightedLoss(_OfClasses):
+class WeightedLoss(_OfClasses, UniformSelection):
     """Shuffled epochs with scikit-learn's "balanced" class weights in the loss: n/(classes · count)."""
-
-    def __init__(self, *sizes: int, **settings: Any) -> None:
-        super().__init__(*sizes, **settings)
-        self._epochs = ShuffledEpochs(self.num_samples, self.generator)
 
     def draw(self) -> Draw:
         """Return the next K samples of the epoch, with the weights of their classes."""
@@ -89,26 +80,14 @@ class WeightedLoss(_OfClasses):
         weights = self.num_samples / (self.num_classes * self.counts[self.classes[indices]])
         return self.make_draw(indices, self.batch_size / self.num_samples, weights / self.batch_size)
 
-    def inclusion_probs(self) -> np.ndarray:
-        """Return float64[n], K/n."""
-        return np.full(self.num_samples, self.batch_size / self.num_samples)
-
-    def _learned(self) -> dict[str, Any]:
-        return {"epochs": self._epochs.state_dict()}
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        self._epochs.load_state_dict(state["epochs"])
-
 
 class Undersampling(_OfClasses):
     """Epochs over all samples of the rarest class and as many of every other class, which each epoch draws anew."""
 
     def __init__(self, *sizes: int, **settings: Any) -> None:
         super().__init__(*sizes, **settings)
+        self.min_batch_size = min(self.batch_size, self.num_classes * int(self.counts.min()))
         self._order, self._position = np.arange(0), 0
-
-    def _smallest(self, batch_size: int) -> int:
-        return min(batch_size, self.num_classes * int(self.counts.min()))
 
     def draw(self) -> Draw:
         """Return the next samples of the epoch, K or all of it; what is left at its end is dropped."""
@@ -120,11 +99,11 @@ class Undersampling(_OfClasses):
         return self.make_draw(indices, size / (self.num_classes * self.counts[self.classes[indices]]), 1.0 / size)
 
     def _start_epoch(self) -> None:
-        mixed = self._shuffled(self.num_samples)
+        mixed = shuffled(self.num_samples, self.generator)
         by_class = mixed[np.argsort(self.classes[mixed], kind="stable")]
         ranks = np.arange(self.num_samples) - np.repeat(np.cumsum(self.counts) - self.counts, self.counts)
         kept = by_class[ranks < self.counts.min()]
-        self._order, self._position = kept[self._shuffled(len(kept))], 0
+        self._order, self._position = kept[shuffled(len(kept), self.generator)], 0
 
     def inclusion_probs(self) -> np.ndarray:
         """Return float64[n], how often each sample is expected in a batch."""

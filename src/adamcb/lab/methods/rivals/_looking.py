@@ -11,11 +11,11 @@ import torch
 
 from adamcb import _checks
 from adamcb.lab.methods.rivals._scoring import Scores
-from adamcb.selection import Draw, Selection, ShuffledEpochs
+from adamcb.selection import Draw, UniformSelection
 
 
-class LookingSelection(Selection):
-    """Takes its candidates from shuffled epochs.
+class LookingSelection(UniformSelection):
+    """Takes its candidates from shuffled epochs. Before the forward pass, all samples are as likely: K/n.
 
     Args:
         num_samples: n.
@@ -24,6 +24,7 @@ class LookingSelection(Selection):
         generator: Where all random numbers come from.
     """
 
+    learns = True
     repeats = True  # those looked at may come from two epochs
 
     def __init__(
@@ -35,24 +36,9 @@ class LookingSelection(Selection):
     ) -> None:
         super().__init__(num_samples, batch_size, generator=generator)
         self.scorer = scorer
-        self._epochs = ShuffledEpochs(self.num_samples, self.generator)
 
     def _uniform(self, indices: np.ndarray) -> Draw:
         return self.make_draw(indices, self.batch_size / self.num_samples, 1.0 / self.batch_size)
-
-    def inclusion_probs(self) -> np.ndarray:
-        """Return float64[n], K/n: what can be said before the forward pass."""
-        return np.full(self.num_samples, self.batch_size / self.num_samples)
-
-    def _learned(self) -> dict[str, Any]:
-        return {"epochs": self._epochs.state_dict()}
-
-    def _check_state(self, state: Any) -> None:
-        super()._check_state(state)
-        self._epochs.check_state(state["epochs"], "state['epochs']")
-
-    def _restore(self, state: dict[str, Any]) -> None:
-        self._epochs.load_state_dict(state["epochs"])
 
 
 class SelectiveBackprop(LookingSelection):

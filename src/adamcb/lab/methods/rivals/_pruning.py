@@ -8,6 +8,7 @@ import numpy as np
 import torch
 
 from adamcb import _checks
+from adamcb.lab.methods.rivals._order import shuffled
 from adamcb.selection import Draw, Selection
 
 
@@ -76,15 +77,12 @@ class InfoBatch(Selection):
         if self.progress >= self.delta:
             well_learned[:] = False
         easy, hard = np.flatnonzero(well_learned), np.flatnonzero(~well_learned)
-        kept = easy[self._shuffled(len(easy))[: int((1.0 - self.prune_ratio) * len(easy))]]
+        kept = easy[shuffled(len(easy), self.generator)[: int((1.0 - self.prune_ratio) * len(easy))]]
         if len(kept) + len(hard) < self.batch_size:  # a dataset of a few batches: too few are left for one
             kept, hard, well_learned = easy[:0], np.arange(self.num_samples), np.zeros_like(well_learned)
         chosen = np.concatenate([hard, kept])
-        self._order = chosen[self._shuffled(len(chosen))]
+        self._order = chosen[shuffled(len(chosen), self.generator)]
         self._is_rescaled, self._position = well_learned[self._order], 0
-
-    def _shuffled(self, count: int) -> np.ndarray:
-        return torch.randperm(count, generator=self.generator).numpy()
 
     def draw(self) -> Draw:
         """Return the next K samples of the epoch; what is left of it at its end is dropped."""
