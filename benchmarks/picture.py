@@ -29,8 +29,10 @@ METHODS = {
     "infobatch": ("Adam + InfoBatch", "#b1578a", "s"),
     OURS: ("Adam + adamcb", "#00805d", "D"),
 }
-# On a dark page the same picture has these colors. It has no background of its own.
+UNIT, DUE, CUT = "#e8f3ee", "#009e73", "#d55e00"  # of the queue
+# On a dark page the same pictures have these colors. They have no background of their own.
 DARK = {INK: "#e6edf3", GRAY: "#7d8590", "#b1578a": "#e59ac5", "#00805d": "#2fc295"}
+DARK |= {UNIT: "#16382d", DUE: "#2fc295", CUT: "#ff9b57"}
 TASKS = {
     "protein": "protein, 0.9 % positives, MLP (precision)",
     "mnist-mlp": "MNIST, MLP",
@@ -161,6 +163,7 @@ def in_both_lights(svg: str) -> str:
     rules = [
         f'[style*="{kind}: {light}"] {{ {kind}: {dark} !important; }}'
         for light, dark in DARK.items()
+        if light in svg
         for kind in ("fill", "stroke")
     ]
     style = f"<style>@media (prefers-color-scheme: dark) {{ {' '.join(rules)} }}</style>"
@@ -174,13 +177,14 @@ def draw_queue(rates: Sequence[float] = (2.0, 1.0, 1.0, 1.0, 1.0, 0.5, 0.5), bat
     units = [
         [(begin, generator.uniform(begin, begin + 1 / rate)) for begin in np.arange(0, 2, 1 / rate)] for rate in rates
     ]
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(8.6, 3.3), layout="constrained", facecolor="white")
+    with matplotlib.rc_context({**STYLE, **INKED, "ytick.color": INK}):
+        figure = Figure(figsize=(8.6, 3.3), layout="constrained", facecolor="none")
         axes = figure.subplots()
+        axes.set(facecolor="none")
         for line, (rate, own) in enumerate(zip(rates, units, strict=True)):
             begins, places = zip(*own, strict=True)
-            axes.barh([line] * len(own), 1 / rate, left=begins, height=0.62, color="#e8f3ee", edgecolor="#009E73")
-            axes.plot(places, [line] * len(own), "D", color="#009E73", markersize=6)
+            axes.barh([line] * len(own), 1 / rate, left=begins, height=0.62, color=UNIT, edgecolor=DUE)
+            axes.plot(places, [line] * len(own), "D", color=DUE, markersize=6)
         _cuts(axes, sorted(place for own in units for _, place in own), batch_size)
         words = {2.0: "twice as often", 1.0: "average", 0.5: "half as often"}
         axes.set_yticks(range(len(rates)), [f"sample {line + 1}: {words[rate]}" for line, rate in enumerate(rates)])
@@ -197,8 +201,8 @@ def _cuts(axes: Axes, due: Sequence[float], batch_size: int) -> None:
     ends = [(due[first - 1] + due[first]) / 2 for first in firsts]
     for number, (begin, end) in enumerate(zip([0.0, *ends], [*ends, 2.0], strict=True), start=1):
         if end < 2.0:
-            axes.axvline(end, color="#D55E00", linestyle="--", linewidth=1.2)
-        axes.text((begin + end) / 2, -0.75, f"batch {number}", ha="center", color="#D55E00")
+            axes.axvline(end, color=CUT, linestyle="--", linewidth=1.2)
+        axes.text((begin + end) / 2, -0.75, f"batch {number}", ha="center", color=CUT)
 
 
 def main() -> None:
@@ -211,7 +215,7 @@ def main() -> None:
     for path, figure in ((options.out, draw(reported(read_csv(options.rows)))), (queue, draw_queue())):
         with matplotlib.rc_context(STYLE):  # the same figure is the same file
             figure.savefig(path, **({"metadata": {"Date": None}} if path.suffix == ".svg" else {}))
-        if path == options.out and path.suffix == ".svg":
+        if path.suffix == ".svg":
             path.write_text(in_both_lights(path.read_text(encoding="utf-8")), encoding="utf-8")
         print(path)
 
