@@ -228,6 +228,12 @@ CASES: dict[str, Case] = {
         subject=lambda: adamcb.PerSampleNorms(model()),
         state=lambda subject: subject.passes,
     ),
+    "PerSampleNorms.load_state_dict": Case(
+        adamcb.PerSampleNorms.load_state_dict,
+        {"state": nothing_else},
+        lambda: {"state": adamcb.PerSampleNorms(model()).state_dict()},
+        lambda: adamcb.PerSampleNorms(model()),
+    ),
     "register_rule": Case(
         adamcb.register_rule,
         {"operation": lambda value: bool(value) if isinstance(value, str) else None, "rule": function},

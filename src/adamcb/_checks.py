@@ -149,6 +149,15 @@ def sequence(name: str, value: Any, rule: str) -> tuple[Any, ...]:
     raise wrong_type(name, rule, value)
 
 
+def shape(name: str, value: Any) -> tuple[int, ...]:
+    """Return `value` as the shape of a tensor, or raise unless it is a sequence of integers ≥ 0."""
+    rule = "be the shape of a tensor"
+    sizes = sequence(name, value, rule)
+    if not all(type(size) is int and 0 <= size <= LARGEST_SEED for size in sizes):
+        raise ValueError(f"`{name}` must {rule}, got {shown(name, value)}.")
+    return sizes
+
+
 def instance(name: str, value: Any, kind: type[_Kind], words: str) -> _Kind:
     """Return `value`, or raise unless it is of this kind; the message calls the kind by these words."""
     if not isinstance(value, kind):

@@ -270,7 +270,7 @@ def test_after_a_difference_every_pass_is_checked_until_one_agrees(monkeypatch):
 def test_schedule_checks_first_passes_new_shapes_and_now_and_then():
     schedule, checked = Schedule("auto"), []
     for number in range(1, 1301):
-        if schedule.wants("short" if number != 200 else "long"):
+        if schedule.wants(("short" if number != 200 else "long",)):
             checked.append(number)
             schedule.report(failed=False)
     assert checked == [1, 2, 3, 200, 700, 1200]
@@ -279,7 +279,7 @@ def test_schedule_checks_first_passes_new_shapes_and_now_and_then():
 def test_schedule_keeps_checks_rare_when_every_shape_is_new():
     schedule, checks = Schedule("auto"), 0
     for number in range(5000):
-        if schedule.wants(number):
+        if schedule.wants((number,)):
             checks += 1
             schedule.report(failed=False)
     assert 45 <= checks <= 53
@@ -287,7 +287,7 @@ def test_schedule_keeps_checks_rare_when_every_shape_is_new():
 
 @pytest.mark.parametrize(("check", "answer"), [("always", True), ("never", False)])
 def test_schedule_obeys(check, answer):
-    assert [Schedule(check).wants(number) for number in range(5)] == [answer] * 5
+    assert [Schedule(check).wants((number,)) for number in range(5)] == [answer] * 5
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -398,3 +398,49 @@ def test_a_penalty_that_is_added_to_the_loss_is_refused_with_advice():
         (losses.sum() + sum(parameter.square().sum() for parameter in net.parameters())).backward()
         with pytest.raises(RuntimeError, match="do not sum to its gradient .*belongs in the optimizer"):
             norms.take()
+
+
+def test_a_schedule_goes_on_where_its_state_was_saved():
+    def passes(schedule: Schedule, lengths: list[int]) -> list[bool]:
+        wanted = []
+        for length in lengths:
+            wanted.append(schedule.wants((True, torch.Size([length, 2]))))
+            if wanted[-1]:
+                schedule.report(failed=False)
+        return wanted
+
+    lengths = [4, 4, 3, 4, 3, 5, *[4] * 600, 6, 3, 7]
+    through, other = Schedule("auto"), Schedule("auto")
+    passes(through, lengths[:400])
+    other.load_state_dict(through.state_dict())
+    expected = passes(through, lengths[400:])
+    assert passes(other, lengths[400:]) == expected
+    assert 0 < sum(expected) < len(expected)
+
+
+@pytest.mark.parametrize(
+    "entry",
+    [
+        {"passes": -1},
+        {"passes": 1.0},
+        {"last": 10},
+        {"checks": 4},
+        {"checks": 0},
+        {"failed": 1},
+        {"shapes": [(True, (4, 2))] * 9},
+        {"shapes": [(4, (4, 2))]},
+        {"shapes": [(True, (-4, 2))]},
+        {"shapes": [()]},
+        {"shapes": None},
+    ],
+)
+def test_the_state_of_a_schedule_that_cannot_be_is_refused(entry):
+    schedule = Schedule("auto")
+    for _ in range(8):
+        if schedule.wants((True, torch.Size([4, 2]))):
+            schedule.report(failed=False)
+    before = schedule.state_dict()
+    assert before == {"passes": 8, "checks": 3, "last": 3, "failed": False, "shapes": [(True, (4, 2))]}
+    with pytest.raises((TypeError, ValueError), match=f"state\\['{next(iter(entry))}'\\]"):
+        schedule.load_state_dict(before | entry)
+    assert schedule.state_dict() == before

@@ -327,7 +327,7 @@ def test_methods_differ_only_where_their_names_say():
         form = None
         if method.selection is not None:
             selection = method.selection(100, 10, exploration=0.3, generator=torch.Generator().manual_seed(0))
-            form = str(getattr(selection, "feedback", getattr(selection, "form", type(selection).__name__)))
+            form = str(getattr(selection, "form", getattr(selection, "feedback", type(selection).__name__)))
             assert getattr(selection, "exploration", 0.3) == 0.3
         kinds[name] = (form, optimizer and type(optimizer).__name__, optimizer and optimizer.defaults["amsgrad"])
     assert kinds == {

@@ -340,7 +340,7 @@ def test_its_state_is_that_of_the_choosing_alone_and_goes_on_bit_for_bit():
     list(drive(loader, 7))
     state, weights = copy.deepcopy(loader.state_dict()), copy.deepcopy((model.state_dict(), optimizer.state_dict()))
     assert set(state) == {"vectors", "rest"}
-    assert set(unpack(state)) == {"selection", "feedback", "meter", "samples", "loader", "epoch"}
+    assert set(unpack(state)) == {"selection", "feedback", "meter", "samples", "norms", "loader", "epoch"}
     expected = list(drive(loader, 20))
     loader.close()
     model.load_state_dict(weights[0])

@@ -13,28 +13,56 @@ from adamcb.gradnorm._call import Call, Origin, Use, is_in_place, is_parameter, 
 from adamcb.gradnorm._indexing import picked
 from adamcb.gradnorm._parts import Dense, Lookup, accurate
 
-SUMS = {"add", "__add__", "__radd__", "__iadd__", "add_"}
-_PRODUCTS = {"mul", "__mul__", "__rmul__", "multiply"}
-
 
 def elementwise(call: Call, *args: Any, **kwargs: Any) -> list[Use] | None:
     """Σ of what the operation passes back at each element, over those that share an entry of the parameter."""
-    operands = [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Tensor)]
-    targets = [operand for operand in operands if call.parametric(operand)]
-    if is_in_place(call.name) and call.name not in SUMS or len({id(t) for t in targets}) < len(targets):
+    operands = _tensors(args, kwargs)
+    if is_in_place(call.name):
         return None
-    shapes = [operand.shape for operand in operands]
-    return [spread(call, t, lambda grad, t=t: _local(call, t, shapes, grad)) for t in targets]
+    return _spread_each(call, operands, lambda target, grad: _passed_back(call, target, operands, grad))
 
 
-def _local(call: Call, target: Tensor, shapes: list[torch.Size], grad: Tensor) -> Tensor:
-    """Return the gradient of `target` as if every element of the result had its own copy."""
-    if call.name in SUMS and "alpha" not in call.kwargs:
-        return grad
-    if call.name in _PRODUCTS and len(shapes) == 2 and not grad.is_complex():
-        other = call.args[1] if call.args[0] is target else call.args[0]
-        return accurate(grad) * accurate(other.detach())
-    shape = torch.broadcast_shapes(*shapes)
+def added(call: Call, *args: Any, **kwargs: Any) -> list[Use] | None:
+    """Σ of g over the elements that share an entry of the parameter."""
+    if "alpha" in kwargs:
+        return elementwise(call, *args, **kwargs)
+    return _spread_each(call, _tensors(args, kwargs), lambda target, grad: grad)
+
+
+def multiplied(call: Call, *args: Any, **kwargs: Any) -> list[Use] | None:
+    """Σ of g times the other factor, over the elements that share an entry of the parameter."""
+    factors = _tensors(args, kwargs)
+
+    def local(target: Tensor, grad: Tensor) -> Tensor:
+        if len(factors) < 2 or grad.is_complex():
+            return _passed_back(call, target, factors, grad)
+        return accurate(grad) * accurate(factors[factors[0] is target].detach())
+
+    return _spread_each(call, factors, local)
+
+
+def _tensors(args: tuple, kwargs: dict[str, Any]) -> list[Tensor]:
+    return [arg for arg in (*args, *kwargs.values()) if isinstance(arg, Tensor)]
+
+
+def _spread_each(call: Call, operands: list[Tensor], local: Callable[[Tensor, Tensor], Tensor]) -> list[Use] | None:
+    """Return the uses of operands that are made of parameters; None if one of them is given twice.
+
+    Args:
+        call: The operation.
+        operands: The tensors among its arguments.
+        local: From an operand and the gradient of the result to the gradient of the operand, as if every element of
+            the result had its own copy.
+    """
+    targets = [operand for operand in operands if call.parametric(operand)]
+    if len({id(target) for target in targets}) < len(targets):
+        return None
+    return [spread(call, target, lambda grad, target=target: local(target, grad)) for target in targets]
+
+
+def _passed_back(call: Call, target: Tensor, operands: list[Tensor], grad: Tensor) -> Tensor:
+    """Return what autograd passes back to `target` as if every element of the result had its own copy."""
+    shape = torch.broadcast_shapes(*(operand.shape for operand in operands))
     with torch.enable_grad():
         leaf = target.detach().expand(shape).requires_grad_()
         swapped = substitute((call.args, call.kwargs), lambda t: leaf if t is target else t.detach())

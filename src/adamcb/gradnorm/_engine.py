@@ -149,6 +149,22 @@ class PerSampleNorms:
             self._done.clear()
             self._watcher.drop_check()
 
+    def state_dict(self) -> dict[str, Any]:
+        """Return which passes were checked so far, and what else decides how the next ones are followed.
+
+        With `load_state_dict` a resumed run checks the same passes, so that its gradients are the same bits: those of a
+        checked pass are autograd's own, others may be summed in another order.
+        """
+        return self._watcher.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state`.
+
+        Raises:
+            TypeError, ValueError: If it is not what `state_dict` returned. Nothing is changed then.
+        """
+        self._watcher.load_state_dict(state)
+
     def clear(self) -> None:
         """Forget the samples that went backward since the last `take`, and a forward pass that was interrupted."""
         self._done.clear()

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
+from adamcb import _checks
 from adamcb._seeds import derived_seed
 from adamcb.gradnorm import _compat
 from adamcb.gradnorm._batch import Batch
@@ -36,6 +37,10 @@ _COARSE = 3e-2
 _ADVICE = (
     'Last-layer norms always work: mode="last-layer". A rule of your own that is wrong is replaced by `register_rule`.'
 )
+
+
+_MOST_SHAPES = 10_000
+_MOST_PASSES = 10**15
 
 
 class Schedule:
@@ -51,17 +56,21 @@ class Schedule:
     def __init__(self, check: str) -> None:
         self._check = check
         self._passes = self._checks = self._last = 0
-        self._seen: set[Hashable] = set()
+        self._seen: dict[tuple[Any, ...], None] = {}
         self._failed = False
 
-    def wants(self, shapes: Hashable) -> bool:
-        """Tell whether the pass that begins now is checked."""
+    def wants(self, shapes: tuple[Any, ...]) -> bool:
+        """Tell whether the pass that begins now is checked.
+
+        Args:
+            shapes: Whether the model trains, and the shapes of its inputs.
+        """
+        self._passes += 1
         if self._check != "auto":
             return self._check == "always"
-        self._passes += 1
         new = shapes not in self._seen
-        if new and len(self._seen) < 10_000:
-            self._seen.add(shapes)
+        if new and len(self._seen) < _MOST_SHAPES:
+            self._seen[shapes] = None
         affordable = self._checks < 3 + self._passes // 100
         return self._failed or self._checks < 3 or (new and affordable) or self._passes - self._last >= 500
 
@@ -73,6 +82,45 @@ class Schedule:
         """Note how a check went."""
         self._checks += 1
         self._last, self._failed = self._passes, failed
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what the choice of the next passes depends on.
+
+        Shapes of ragged tensors are left out: their lengths are names that mean nothing in another process.
+        """
+        plain = [key for key in self._seen if all(type(size) is int for shape in key[1:] for size in shape)]
+        shapes = [(key[0], *map(tuple, key[1:])) for key in plain]
+        counts = {"passes": self._passes, "checks": self._checks, "last": self._last}
+        return {**counts, "failed": self._failed, "shapes": shapes}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state`; an error leaves everything as it was."""
+        self.check_state(state)
+        self._passes, self._checks, self._last = (int(state[name]) for name in ("passes", "checks", "last"))
+        self._failed = bool(state["failed"])
+        self._seen = {(key[0], *map(tuple, key[1:])): None for key in state["shapes"]}
+
+    @staticmethod
+    def check_state(state: Any, name: str = "state") -> None:
+        """Raise unless `state` can be loaded; the message calls it `name`."""
+        saved = state if isinstance(state, dict) else {}
+        passes = _checks.integer(f"{name}['passes']", saved.get("passes"), low=0, high=_MOST_PASSES)
+        last = _checks.integer(f"{name}['last']", saved.get("last"), low=0, high=passes)
+        failed = _checks.boolean(f"{name}['failed']", saved.get("failed"))
+        # A check takes a pass at least, and nothing fails before the first.
+        _checks.integer(f"{name}['checks']", saved.get("checks"), low=int(last > 0 or failed), high=last)
+        shapes = _checks.sequence(f"{name}['shapes']", saved.get("shapes"), "be a list")
+        if len(shapes) > min(passes, _MOST_SHAPES):
+            most = min(passes, _MOST_SHAPES)
+            raise ValueError(f"`{name}['shapes']` must hold at most {most} entries, got {len(shapes)}.")
+        for key in shapes:
+            training, *sizes = _checks.sequence(f"{name}['shapes']", key, "hold sequences") or (None,)
+            if not isinstance(training, bool):
+                raise ValueError(
+                    f"`{name}['shapes']` must hold a bool and shapes each, got {_checks.shown('one', key)}."
+                )
+            for size in sizes:
+                _checks.shape(f"{name}['shapes']", size)
 
 
 class _Result(NamedTuple):

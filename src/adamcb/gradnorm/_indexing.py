@@ -10,19 +10,7 @@ from torch import Tensor
 
 from adamcb.gradnorm._batch import Batch, find_owners, place_owners, spread_owners
 from adamcb.gradnorm._call import Call, substitute
-from adamcb.gradnorm._layouts import appended, embedding_of, first_of, positions, viewed
-
-# Operations that put values into their first argument.
-_WRITES = {
-    "__setitem__",
-    "index_put",
-    "index_put_",
-    "index_copy",
-    "index_copy_",
-    "scatter",
-    "scatter_",
-    "masked_scatter",
-}
+from adamcb.gradnorm._layouts import Layout, appended, embedding_of, first_of, positions, viewed
 
 
 def moved_along(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
@@ -51,25 +39,65 @@ def gathered(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | N
     if source is first_of(call) and isinstance(dim, int) and out.dim() == source.dim():
         if dim % source.dim() != batch.dim and out.shape[batch.dim] == source.shape[batch.dim]:
             return batch
-    return indexed(call, source, batch, out)
+    return taken_along(call, source, batch, out)
+
+
+def taken_along(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """`take_along_dim`: an index has an entry for each that is picked, from a table of nobody's if it owns them."""
+    if source is first_of(call):
+        return indexed(call, source, batch, out)
+    return batch if _of_nobody(first_of(call), call) and out.shape == source.shape else None
 
 
 def selected(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
     """`index_select`: rows are picked along one dimension; along the others they stay where they are."""
     dim, index = call.argument(1, "dim"), call.argument(2, "index")
-    if source is not first_of(call) or not isinstance(dim, int):
+    if not isinstance(dim, int):
         return indexed(call, source, batch, out)
+    if source is not first_of(call):
+        return batch._replace(dim=dim % out.dim()) if _of_nobody(first_of(call), call) else None
     if dim % source.dim() != batch.dim:
         return batch
     return place_owners(batch.owner(source.shape[batch.dim]).to(index.device)[index], batch.dim, batch.size)
 
 
 def indexed(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
-    """Entries are picked, or put, by an index. Constants, and what is made of parameters, belong to nobody."""
-    first, values = first_of(call), _values(call)
-    constant = call.name in _WRITES and not isinstance(values, Tensor)
-    if call.name.startswith("index_put") and call.argument(3, "accumulate", False):
-        return None  # what is written meets what was there
+    """Entries are picked by an index."""
+    owners = _run_on_numbers(call, batch) if source is first_of(call) else None
+    return _same_shape(owners, batch, out)
+
+
+def written(place: int) -> Layout:
+    """Entries are put into the first argument by an index; argument number `place` is what is put there."""
+
+    def found(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+        named = [call.kwargs[name] for name in ("src", "source", "values", "value") if name in call.kwargs]
+        first, values = first_of(call), named[0] if named else call.argument(place, "")
+        if source is not first and source is not values:
+            return None
+        owners, before = _run_on_numbers(call, batch, values=values, writes=True), call.batch(first)
+        if owners is not None and before is not None and owners.shape == first.shape:
+            # Constants that are written over a sample's entries belong to the sample.
+            owners = torch.where(owners < 0, spread_owners(first, before), owners)
+        return _same_shape(owners, batch, out)
+
+    return found
+
+
+_written_second = written(2)
+
+
+def put(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """`index_put`: entries are written; or added, and meet what was there."""
+    return None if call.argument(3, "accumulate", False) else _written_second(call, source, batch, out)
+
+
+def _run_on_numbers(call: Call, batch: Batch, *, values: Any = None, writes: bool = False) -> Tensor | None:
+    """Run an operation on the numbers of the samples; return whose each entry is, None if it does not run on numbers.
+
+    Constants, and what is made of parameters, belong to nobody: −1.
+    """
+    first, constant = first_of(call), writes and not isinstance(values, Tensor)
 
     def numbers(tensor: Tensor) -> Tensor:
         if tensor is not first and tensor is not values:
@@ -79,8 +107,6 @@ def indexed(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | No
             return torch.full(tensor.shape, -1, device=tensor.device)
         return spread_owners(tensor, mark)
 
-    if source is not first and source is not values:
-        return _of_index(call, source, batch, out)
     args: Any
     owners: Any
     try:
@@ -90,34 +116,18 @@ def indexed(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | No
             owners = call.func(*args, **kwargs)
     except (RuntimeError, TypeError, ValueError, IndexError):
         return None
-    owners = owners if isinstance(owners, Tensor) else args[0]  # `__setitem__` returns nothing
-    before = call.batch(first)
-    if call.name in _WRITES and before is not None and owners.shape == first.shape:
-        # Constants that are written over a sample's entries belong to the sample.
-        owners = torch.where(owners < 0, spread_owners(first, before), owners)
-    return find_owners(owners, batch.size, prefer=batch.dim) if owners.shape == out.shape else None
+    return owners if isinstance(owners, Tensor) else args[0]  # `__setitem__` returns nothing
 
 
-def _values(call: Call) -> Any:
-    """Return what an operation puts into its first argument."""
-    if call.name not in _WRITES:
+def _same_shape(owners: Tensor | None, batch: Batch, out: Tensor) -> Batch | None:
+    if owners is None or owners.shape != out.shape:
         return None
-    named = [call.kwargs[name] for name in ("src", "source", "values", "value") if name in call.kwargs]
-    place = 2 if call.name in ("__setitem__", "index_put", "index_put_", "masked_scatter") else 3
-    return named[0] if named else call.argument(place, "")
+    return find_owners(owners, batch.size, prefer=batch.dim)
 
 
-def _of_index(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
-    """Whoever owns the index owns what it picks, unless that has an owner of its own: rows of a table."""
-    if call.batch(first_of(call)) is not None:
-        return None
-    if call.name == "index_select":
-        dim = call.argument(1, "dim") % out.dim()
-        return batch._replace(dim=dim)
-    if call.name in ("gather", "take_along_dim"):
-        return batch if out.shape == source.shape else None
-    start = _start(_indices(call.args[1])) if call.name == "__getitem__" else None
-    return None if start is None else _put(batch, start, source, out, _indices(call.args[1]))
+def _of_nobody(table: Tensor, call: Call) -> bool:
+    """Tell whether rows of a table belong to whoever owns the index that picks them: no sample owns them already."""
+    return call.batch(table) is None
 
 
 def _start(index: Sequence) -> int | None:
@@ -134,7 +144,7 @@ def _start(index: Sequence) -> int | None:
     return None if any(each is ... for each in left[: places[0]]) else places[0]
 
 
-def _put(batch: Batch, start: int, source: Tensor, out: Tensor, index: Sequence) -> Batch | None:
+def _at_index(batch: Batch, start: int, source: Tensor, out: Tensor, index: Sequence) -> Batch | None:
     """Return where the samples of an index are; all of them are broadcast together and put at dimension `start`."""
     shape = torch.broadcast_shapes(*(each.shape for each in index if isinstance(each, Tensor)))
     dim = len(shape) - source.dim() + batch.dim
@@ -144,7 +154,10 @@ def _put(batch: Batch, start: int, source: Tensor, out: Tensor, index: Sequence)
 def picked(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
     """Indexing with brackets: by numbers and slices, or by other tensors."""
     index = _indices(call.args[1])
-    if source is first_of(call) and not any(isinstance(each, (Tensor, list)) for each in index):
+    if source is not first_of(call):
+        start = _start(index) if _of_nobody(first_of(call), call) else None
+        return None if start is None else _at_index(batch, start, source, out, index)
+    if not any(isinstance(each, (Tensor, list)) for each in index):
         found = viewed(call, source, batch, out)
         return found if found is not None else indexed(call, source, batch, out)
     return indexed(call, source, batch, out)

@@ -194,7 +194,7 @@ def pieces(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | Non
     cut = call.argument(1 if call.name == "unbind" else 2, "dim", 0)
     if not isinstance(cut, int) or cut % source.dim() != batch.dim:
         return None
-    start = (out.storage_offset() - source.storage_offset()) // source.stride(batch.dim)
+    start = int(out.storage_offset() - source.storage_offset()) // source.stride(batch.dim)
     owner = batch.owner(source.shape[batch.dim])
     if out.dim() == source.dim():
         return place_owners(owner[start : start + out.shape[batch.dim]], batch.dim, batch.size)

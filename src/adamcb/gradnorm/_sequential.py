@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -52,6 +52,15 @@ class Chain:
         self._buffers = Buffers()
         self._heavy: set[torch.Size] = set()
 
+    @property
+    def heavy(self) -> list[tuple[int, ...]]:
+        """The shapes of inputs whose passes are traced, though the model is a chain; may be set."""
+        return sorted(map(tuple, self._heavy))
+
+    @heavy.setter
+    def heavy(self, shapes: Iterable[Sequence[int]]) -> None:
+        self._heavy = {torch.Size(shape) for shape in shapes}
+
     def enter(
         self, model: nn.Module, args: tuple, kwargs: dict[str, Any], index: int, finish: Finish, check: Check
     ) -> ChainPass | None:
@@ -81,10 +90,11 @@ class Chain:
 
     def _look_at(self, modules: tuple) -> None:
         """Keep hold of what may change from one pass to the next, so that a look at it costs next to nothing."""
-        present = [module for module in modules if module is not None]
+        present, known = [module for module in modules if module is not None], bool(self._modules)
         self._modules, self._plain = modules, _is_plain(modules)
         linears = [module for module in present if type(module) is nn.Linear]
-        self._heavy.clear()
+        if known:  # at the first look, what was loaded stays
+            self._heavy.clear()
         self._tables = [_compat.parameter_table(module) for module in present if type(module) in _WITH_PARAMETERS]
         self._hooks = [table for module in present for table in _compat.hook_tables(module)]
         self._width = sum(module.in_features for module in linears)

@@ -73,11 +73,11 @@ def operation_of(name: str) -> Operation:
 
 
 _UNKNOWN = Operation(None)
-_SUMS_AND_PRODUCTS = """
-    add __add__ __radd__ __iadd__ add_ sub __sub__ __rsub__ __isub__ sub_ rsub subtract mul __mul__ __rmul__ __imul__
-    mul_ multiply div __truediv__ __rtruediv__ __itruediv__ div_ __div__ __rdiv__ __idiv__ true_divide divide pow
-    __pow__ __rpow__ __ipow__ pow_ maximum minimum where lerp addcmul addcdiv atan2 fmax fmin hypot xlogy clamp
-    clamp_min clamp_max float_power logaddexp copysign remainder __mod__ fmod floor_divide __floordiv__
+_ARITHMETIC = """
+    sub __sub__ __rsub__ __isub__ sub_ rsub subtract __imul__ mul_ div __truediv__ __rtruediv__ __itruediv__ div_
+    __div__ __rdiv__ __idiv__ true_divide divide pow __pow__ __rpow__ __ipow__ pow_ maximum minimum lerp addcmul
+    addcdiv atan2 fmax fmin hypot xlogy clamp_min clamp_max float_power logaddexp copysign remainder __mod__ fmod
+    floor_divide __floordiv__
 """
 _FUNCTIONS = """
     relu relu_ relu6 gelu silu mish elu selu celu leaky_relu leaky_relu_ sigmoid tanh softplus softsign hardtanh
@@ -139,7 +139,9 @@ _ROWS: list[tuple[str, Layout, Rule | None]] = [
     ("instance_norm", _L.leading, _norm_rules.instance_norm),
     ("batch_norm", _L.leading, _norm_rules.batch_norm),
     ("prelu", _L.by_channel, _E.prelu),
-    (_SUMS_AND_PRODUCTS, _L.lined_up, _E.elementwise),
+    ("add __add__ __radd__ __iadd__ add_", _L.lined_up, _E.added),
+    ("mul __mul__ __rmul__ multiply", _L.lined_up, _E.multiplied),
+    (_ARITHMETIC, _L.lined_up, _E.elementwise),
     ("where", _L.chosen, _E.elementwise),
     (_FUNCTIONS, _L.kept, None),
     ("sigmoid tanh exp relu gelu silu softplus clamp", _L.kept, _E.elementwise),
@@ -170,10 +172,13 @@ _ROWS: list[tuple[str, Layout, Rule | None]] = [
     ("repeat_interleave", _L.interleaved, None),
     ("flip roll", _indexing.moved_along, None),
     ("__getitem__", _indexing.picked, _lookup_rules.getitem),
-    ("__setitem__", _indexing.indexed, _E.setitem),
+    ("__setitem__", _indexing.written(2), _E.setitem),
     ("index_select", _indexing.selected, _lookup_rules.index_select),
     ("gather", _indexing.gathered, None),
-    ("take_along_dim masked_select take index_put index_put_ index_copy scatter", _indexing.indexed, None),
+    ("take_along_dim", _indexing.taken_along, None),
+    ("masked_select take", _indexing.indexed, None),
+    ("index_put index_put_", _indexing.put, None),
+    ("index_copy scatter", _indexing.written(3), None),
     ("pad constant_pad_nd", _L.padded, None),
     ("_pack_padded_sequence", _packed.packed, None),
     ("_pad_packed_sequence", _packed.padded_back, None),

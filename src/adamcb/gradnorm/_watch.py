@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import Parameter
 
+from adamcb import _checks
 from adamcb.gradnorm import _compat
 from adamcb.gradnorm._call import tensors_in
 from adamcb.gradnorm._guard import Guard, Schedule
@@ -52,6 +53,7 @@ class Watcher:
         self._layouts: Layouts = {}
         self._model, self._samples = weakref.ref(model), samples
         self._schedule, self._check = Schedule(check), Check()
+        self._reopens = False  # whether a check was under way in the state that was loaded
         self._compiled = _compat.is_compiled(model)
         self._retired = False
         leave = _Hook(self._leave if exact else self._leave_last)
@@ -67,6 +69,7 @@ class Watcher:
         """
         guard = self._check.guard
         if guard is not None:
+            self._reopens = False
             compared, wrong = guard.verdict(self._names)
             self.drop_check()
             if compared:
@@ -79,6 +82,21 @@ class Watcher:
         if self._check.guard is not None:
             self._check.guard.close()
             self._check.guard = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what decides how the next passes are followed: that decides in which order their parts are summed."""
+        is_open = self._reopens or self._check.guard is not None
+        return {"schedule": self._schedule.state_dict(), "is_open": is_open, "heavy": self._chain.heavy}
+
+    def load_state_dict(self, state: Any) -> None:
+        """Continue from `state`; an error leaves everything as it was."""
+        saved = state if isinstance(state, dict) else {}
+        self._schedule.check_state(saved.get("schedule"), "state['schedule']")
+        is_open = _checks.boolean("state['is_open']", saved.get("is_open"))
+        shapes = _checks.sequence("state['heavy']", saved.get("heavy"), "be a list of shapes")
+        heavy = [_checks.shape("state['heavy']", shape) for shape in shapes]
+        self._schedule.load_state_dict(saved["schedule"])
+        self._reopens, self._chain.heavy = is_open, heavy
 
     def abandon(self) -> None:
         """Give up a forward pass that never came to its end: after a KeyboardInterrupt torch runs no hooks."""
@@ -148,10 +166,11 @@ class Watcher:
         LastPass(index, self.done.append, size, self._layouts).watch(output)
 
     def _consider_check(self, model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
+        reopens, self._reopens = self._reopens, False
         if self._check.guard is not None:
             return
         shapes = (model.training, *(tensor.shape for tensor in tensors_in((args, kwargs) if kwargs else args)))
-        if self._schedule.wants(shapes):
+        if reopens or self._schedule.wants(shapes):
             self._check.guard = guard = Guard(coarse=_compat.autocasting(), weighs=self._schedule.weighs())
             # What is spread over ranks gets its gradient elsewhere; what stands for it is met in the forward pass.
             guard.watch([p for p in model.parameters() if p.requires_grad and type(p) is Parameter])

@@ -401,11 +401,12 @@ class AdaptiveLoader:
 
         The loader comes last: loading it ends iterators, which cannot be undone.
         """
-        queue = self._feedback
+        queue, norms = self._feedback, getattr(self._scoring, "part", None)
         return {
             "selection": self.selection,
             "feedback": _state.Part(queue.state_dict, partial(queue.load_state_dict, selection=self.selection)),
             "meter": self.meter,
             **({} if self._samples is None else {"samples": self._samples}),
+            **({} if norms is None else {"norms": norms}),
             "loader": self._loader,
         }

@@ -40,6 +40,8 @@ def to_whole(state: dict[str, Any], strata: Selection, ranks: Ranks, device: tor
     if "samples" in state:
         rows = state["samples"]["entries"].view(strata.own_samples, -1)
         whole["samples"] = {"entries": blocks.of([rows[k::step] for k in range(step)])}
+    if "norms" in state:
+        whole["norms"] = _gathered(state["norms"], ranks)
     by_number = {number: entry for held in _gathered(whole.pop("strata"), ranks) for number, entry in held.items()}
     by_stratum = [by_number[number] for number in range(strata.num_strata)]
     whole["selection"] = {"num_samples": count, "num_strata": strata.num_strata, "strata": by_stratum, **vectors}
@@ -83,6 +85,8 @@ def to_own(whole: dict[str, Any], strata: Selection, ranks: Ranks, device: torch
         "feedback": _joined_feedback(whole["feedback"], [entry["feedback"] for entry in own], origin),
         "meter": {**_own_meter(whole["meter"]["ranks"], strata, ranks), "seen": torch.from_numpy(np.packbits(seen))},
     }
+    if "norms" in whole:
+        state["norms"] = whole["norms"][ranks.rank % len(whole["norms"])]
     if "samples" in whole:
         state["samples"] = {"entries": _interleaved(blocks.columns(whole["samples"]["entries"])).reshape(-1)}
     return state

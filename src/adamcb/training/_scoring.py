@@ -12,6 +12,7 @@ from adamcb import _checks
 from adamcb._warn import warn_user
 from adamcb.gradnorm import PerSampleNorms
 from adamcb.training._ranks import unwrapped
+from adamcb.training._state import Stateful
 
 NAMES = ("exact", "last-layer", "losses")
 _PASSED = (
@@ -27,9 +28,11 @@ class Scoring(Protocol):
         divides: Whether what `finish` returns must be divided by the gradient that arrived at each loss: the loss
             weight times whatever the loop multiplied the loss by (a GradScaler's scale, one over the number of
             accumulated batches, and so on).
+        part: What has a state to be saved with the loader's. None, or left out: nothing.
     """
 
     divides: bool
+    part: Stateful | None
 
     def begin(self, losses: Tensor) -> Any:
         """Return what `finish` will need of this batch, now that its losses are known."""
@@ -63,6 +66,7 @@ class GradientNorms:
     def __init__(self, model: nn.Module, mode: str) -> None:
         self._engine, self._mode = PerSampleNorms(unwrapped(model), mode=mode), mode
         self._last, self._said = 0, False
+        self.part: Stateful | None = self._engine if mode == "exact" else None
 
     def begin(self, losses: Tensor) -> range | None:
         """Return the numbers of the forward passes that these losses came from.
@@ -125,6 +129,7 @@ class LossScores:
     """Scores a sample by its loss, or by a function of the losses."""
 
     divides = False
+    part: Stateful | None = None
 
     def __init__(self, function: Callable[[Tensor], Any] | None = None) -> None:
         self._function = function
