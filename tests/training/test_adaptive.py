@@ -320,7 +320,7 @@ def test_feedback_on_its_way_is_saved(delay):
     train(through, 7)
     resumed = AdamCB(mlp(seed=1), digits(200), K, lr=0.01, selection=eager(200, K, seed=5), feedback_delay=delay)
     resumed.load_state_dict(copy.deepcopy(through.state_dict()))
-    assert len(resumed._feedback) == delay
+    assert len(resumed._learning._queue) == delay
     assert train(resumed, 9) == train(through, 9)
     assert snapshot(resumed) == snapshot(through)
 

@@ -144,7 +144,7 @@ class AdamCB(AdaptiveLoader):
         except BaseException:
             self.give_up()
             raise
-        heard = self._learn()  # before the step, because what it refuses must not be stepped on
+        heard = self._learning.learn()  # before the step, because what it refuses must not be stepped on
         if not self._gradients_checked:
             check_same_gradients(self.optimizers)
             self._gradients_checked = True
@@ -190,7 +190,7 @@ class AdamCB(AdaptiveLoader):
 
     def _finish_step(self) -> None:
         self.learn()
-        if self._draw is not None or self._weighed:
+        if self._draw is not None or self._learning.is_waiting:
             raise RuntimeError("A state must be saved between steps, and a batch is waiting to be trained on.")
 
     def _parts(self) -> dict[str, _state.Stateful]:

@@ -18,13 +18,14 @@ from adamcb._seeds import derived_seed
 from adamcb.data import BanditLoader, SelectedBatch, whole_of
 from adamcb.selection import Draw, Selection
 from adamcb.training import _arguments, _resharding, _state
-from adamcb.training._feedback_queue import FeedbackQueue, refuse_nonfinite
+from adamcb.training._feedback_queue import refuse_nonfinite
+from adamcb.training._learning import Learning
 from adamcb.training._meter import Meter, Observer
 from adamcb.training._portable import pack, unpack
-from adamcb.training._ranks import Heard, Ranks, gather_scores, refuse_other_parallelism
+from adamcb.training._ranks import Ranks, refuse_other_parallelism
 from adamcb.training._samples import SampleRecord, SampleTable
 from adamcb.training._scoring import make_scoring
-from adamcb.training._weighed import UsageCheck, Weighed
+from adamcb.training._weighed import UsageCheck
 
 
 class AdaptiveLoader:
@@ -119,7 +120,6 @@ class AdaptiveLoader:
         self.model, self.dataset = model, dataset
         self.batch_size = _checks.integer("batch_size", batch_size, low=1)
         self._device = _arguments.checked_device(device)
-        self._delay = _arguments.checked_delay(feedback_delay)
         sharded, self._ranks = _arguments.checked_sharded(sharded), Ranks.current()
         self._sharded = sharded is not False
         strata = partial(_arguments.strata_or_default, sharded=sharded, model=model)
@@ -134,17 +134,25 @@ class AdaptiveLoader:
             loader_options |= {"rank": self._ranks.rank, "num_ranks": self._ranks.size}
         self._loader = BanditLoader(dataset, self.selection, num_workers=num_workers, seed=seed, **loader_options)
         self._scores = scores
-        self._scoring = make_scoring(scores, model, learns=self.selection.learns)
-        divides = self._scoring is not None and self._scoring.divides
-        self._feedback = FeedbackQueue(divides=divides, factor=self._ranks.size)
         self._usage = UsageCheck()
+        self._shared = self._ranks.size > 1 and not self._sharded  # whether all ranks share each draw
+        self._learning = Learning(
+            model,
+            self.selection,
+            make_scoring(scores, model, learns=self.selection.learns),
+            self._ranks,
+            shared=self._shared,
+            delay=_arguments.checked_delay(feedback_delay),
+            record=self._samples,
+            meter=self.meter,
+            observers=self.observers,
+            usage=self._usage,
+        )
         self.epoch, self._closed = 0, False
         self._resumed = False  # in the middle of an epoch
         self._draw: Draw | None = None  # of the batch that was handed out last, until it is weighed
-        self._weighed: list[Weighed] = []  # batches that were not learned from yet
         self._recent: deque[Draw] = deque(maxlen=UsageCheck.patience)  # draws that were weighed
         self._handed_out: float | None = None  # when the last batch was
-        self._measures = self._scoring is not None  # whether the last batch is measured
         self._target = self.device  # of this epoch's batches
 
     __reduce_ex__ = _arguments.refuse_copies
@@ -191,9 +199,7 @@ class AdaptiveLoader:
         self._draw = batch.draw
         for observer in self.observers:
             observer.note_draw(whole_of(batch.draw))
-        if self._scoring is not None and self.selection.listens != self._measures:
-            self._measures = self.selection.listens
-            self._scoring.pause(not self._measures)
+        self._learning.note_taken()
         if self._target.type != "cpu":
             batch = batch.to(self._target, non_blocking=True)
         self._handed_out = clock()
@@ -233,17 +239,11 @@ class AdaptiveLoader:
         # No dot product: where a framework weighs inside the forward pass, that would count as mixing samples.
         loss = (factors * losses).sum()
         # One rank alone must not stop here: the others would wait for it in their backward pass.
-        checked = not self._together and losses.device.type == "cpu"
+        checked = not self._shared and losses.device.type == "cpu"
         if checked and not math.isfinite(loss.item()):
             refuse_nonfinite("loss", losses.detach().double().numpy(), draw)
-        begun = self._scoring.begin(losses) if self._scoring is not None and self._measures else None
-        # Under a GradScaler gradients may overflow. Only then they are looked at; the first batch tells.
-        parameters = tuple(self.model.parameters()) if begun is not None and self._feedback.is_scaled else ()
-        unneeded = checked and self._samples is None
-        batch = Weighed(draw, loss.detach(), None if unneeded else losses.detach(), begun, parameters)
-        losses.register_hook(batch.note_gradient)
+        self._learning.add(draw, losses, loss, checked=checked)
         # From here on nothing can fail: what was refused can be tried again.
-        self._weighed.append(batch)
         self._recent.append(draw)
         if draw is self._draw:
             self._draw = None
@@ -258,52 +258,8 @@ class AdaptiveLoader:
             ValueError, RuntimeError: If the selection refuses the scores, or they could not be measured. In all cases
                 nothing is learned from that batch.
         """
-        if self._weighed:
-            self._learn()
-
-    def _learn(self) -> Heard | None:
-        """Learn from what went backward; return what all ranks told of the last batch, where they share it."""
-        ready = [batch for batch in self._weighed if batch.is_done]
-        self._weighed = [batch for batch in self._weighed if not batch.is_done][-UsageCheck.patience :]
-        heard = None
-        for batch in ready:
-            heard = self._report(batch)
-            while (due := self._feedback.due(self._feedback_delay(batch.loss.device))) is not None:
-                self._teach(*due)
-                if self._feedback.is_unweighed:
-                    self._usage.note_unweighed()
-        return heard
-
-    def _report(self, batch: Weighed) -> Heard | None:
-        """Send the scores of a batch on their way, and to all ranks where they share it."""
-        measured = None
-        if self._scoring is not None and batch.begun is not None:
-            measured = self._scoring.finish(batch.begun, len(batch.draw))
-            if measured is None:
-                return None
-        self._usage.note_backward()
-        largest = batch.largest_gradient
-        if not self._together or batch.losses is None:
-            told = {"measured": measured, "arrived": batch.arrived, "losses": batch.losses}
-            if measured is not None or batch.losses is not None:
-                self._feedback.send(batch.draw, **told, largest_gradient=largest)
-            return None
-        start = clock()
-        heard = gather_scores(self._ranks, batch.draw, measured, batch.arrived, batch.losses, batch.loss)
-        self.meter.seconds["selection"] += clock() - start
-        self._feedback.send(whole_of(batch.draw), heard, largest_gradient=largest)
-        return heard
-
-    def _teach(self, draw: Draw, scores: np.ndarray | None, losses: np.ndarray | None) -> None:
-        start = clock()
-        if scores is not None:
-            self.selection.update(draw, scores)
-        if self._samples is not None and losses is not None:
-            self._samples.note(draw, losses, scores)
-        self.meter.seconds["selection"] += clock() - start
-        if scores is not None:
-            for observer in self.observers:
-                observer.note_scores(draw, scores)
+        if self._learning.is_waiting:
+            self._learning.learn()
 
     def samples(self) -> SampleTable:
         """Return what training saw of every sample: how often it was chosen, its scores, its mean loss. O(n log n).
@@ -318,14 +274,6 @@ class AdaptiveLoader:
             raise RuntimeError("`samples` must be recorded, got record_samples=False when the loader was made.")
         self.learn()
         return self._samples.table()
-
-    @property
-    def _together(self) -> bool:
-        """Whether all ranks share each draw."""
-        return self._ranks.size > 1 and not self._sharded
-
-    def _feedback_delay(self, device: torch.device) -> int:
-        return int(device.type != "cpu") if self._delay is None else self._delay
 
     def _waiting_draw(self) -> Draw:
         if self._closed:
@@ -345,16 +293,13 @@ class AdaptiveLoader:
 
     def give_up(self) -> None:
         """Forget batches that were weighed and not learned from, for a loop that goes on after a failed backward."""
-        self._weighed.clear()
+        self._learning.give_up()
         self._recent.clear()  # they may be tried again
-        if self._scoring is not None:
-            self._scoring.clear()
 
     def close(self) -> None:
         """Take the loader off the model, which is then as it was. May be called twice."""
         self._closed = True
-        if self._scoring is not None:
-            self._scoring.close()
+        self._learning.close()
 
     def __enter__(self) -> Any:
         return self
@@ -401,12 +346,10 @@ class AdaptiveLoader:
 
         The loader comes last: loading it ends iterators, which cannot be undone.
         """
-        queue, norms = self._feedback, getattr(self._scoring, "part", None)
         return {
             "selection": self.selection,
-            "feedback": _state.Part(queue.state_dict, partial(queue.load_state_dict, selection=self.selection)),
+            **self._learning.parts(),
             "meter": self.meter,
             **({} if self._samples is None else {"samples": self._samples}),
-            **({} if norms is None else {"norms": norms}),
             "loader": self._loader,
         }
