@@ -42,7 +42,7 @@ from adamcb import AdaptiveLoader
 from adamcb.data import part_of
 from adamcb.lab.tasks import models
 from adamcb.lab.tasks.datasets import load_dataset
-from adamcb.selection import Selection, ShardedSelection, Strata, shard_size
+from adamcb.selection import Selection, Strata, Stratum, stratum_size
 from adamcb.training import Ranks, gather_scores
 from benchmarks.large import KINDS, end_epoch, memory, with_weights
 from benchmarks.timing import duration, markdown
@@ -79,9 +79,9 @@ def new_strata(kind: str, num_samples: int, batch_size: int, ranks: Ranks) -> St
     """Return the strata of this rank: 8 for all, as `sharded=True` makes them for batches of 128."""
     count = math.lcm(ranks.size, math.gcd(batch_size, 8))
     held = []
-    for shard in range(ranks.rank, count, ranks.size):
-        inner = new_bandit(kind, shard_size(num_samples, shard, count), batch_size // count)
-        held.append(ShardedSelection(inner, num_samples, shard=shard, num_shards=count))
+    for stratum in range(ranks.rank, count, ranks.size):
+        inner = new_bandit(kind, stratum_size(num_samples, stratum, count), batch_size // count)
+        held.append(Stratum(inner, num_samples, number=stratum, num_strata=count))
     return Strata(held)
 
 

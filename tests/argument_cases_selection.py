@@ -31,9 +31,9 @@ def weighted() -> adamcb.WeightedSelection:
     return adamcb.WeightedSelection([1.0, 2.0, 3.0, 4.0], K, generator=seeded())
 
 
-def sharded() -> selection.ShardedSelection:
+def sharded() -> selection.Stratum:
     inner = adamcb.UniformSelection(N // 2, K, generator=seeded())
-    return selection.ShardedSelection(inner, N, shard=0, num_shards=2)
+    return selection.Stratum(inner, N, number=0, num_strata=2)
 
 
 def scored(make: Callable[[], adamcb.Selection]) -> dict[str, Any]:
@@ -107,27 +107,27 @@ SELECTION_CASES: dict[str, Case] = {
         {"weights": vector(least=K), "batch_size": integer(1, 4), "generator": GENERATOR},
         lambda: {"weights": [1.0, 2.0, 3.0, 4.0], "batch_size": K},
     ),
-    "ShardedSelection": Case(
-        selection.ShardedSelection,
+    "Stratum": Case(
+        selection.Stratum,
         {
             "selection": nothing_else,
             "num_samples": integer(11, 12),
-            "shard": integer(0, 1),
-            "num_shards": lambda value: None if integer(2, 2)(value) else False,
+            "number": integer(0, 1),
+            "num_strata": lambda value: None if integer(2, 2)(value) else False,
         },
-        lambda: {"selection": adamcb.UniformSelection(6, 2), "num_samples": N, "shard": 0, "num_shards": 2},
+        lambda: {"selection": adamcb.UniformSelection(6, 2), "num_samples": N, "number": 0, "num_strata": 2},
     ),
     "Strata": Case(
         selection.Strata,
         {"strata": nothing_else, "agree": optional(function)},
         lambda: {
-            "strata": [selection.ShardedSelection(adamcb.UniformSelection(6, 2), N, shard=0, num_shards=2)],
+            "strata": [selection.Stratum(adamcb.UniformSelection(6, 2), N, number=0, num_strata=2)],
         },
     ),
-    "shard_size": Case(
-        selection.shard_size,
-        {"num_samples": integer(1, MOST_SAMPLES), "shard": integer(0, 3), "num_shards": integer(1)},
-        lambda: {"num_samples": N, "shard": 0, "num_shards": 4},
+    "stratum_size": Case(
+        selection.stratum_size,
+        {"num_samples": integer(1, MOST_SAMPLES), "number": integer(0, 3), "num_strata": integer(1)},
+        lambda: {"num_samples": N, "number": 0, "num_strata": 4},
     ),
     "ShuffledEpochs": Case(
         selection.ShuffledEpochs,
@@ -218,8 +218,8 @@ SELECTION_CASES: dict[str, Case] = {
     "Selection.load_state_dict": Case(
         adamcb.Selection.load_state_dict, {"state": nothing_else}, lambda: {"state": bandit().state_dict()}, bandit
     ),
-    "ShardedSelection.load_state_dict": Case(
-        selection.ShardedSelection.load_state_dict,
+    "Stratum.load_state_dict": Case(
+        selection.Stratum.load_state_dict,
         {"state": nothing_else},
         lambda: {"state": sharded().state_dict()},
         sharded,

@@ -1,4 +1,4 @@
-"""Weights in shards: unbiased, the same as the stratified design in one process, and without traffic."""
+"""Weights in strata: unbiased, the same as the stratified design in one process, and without traffic."""
 
 import itertools
 import os
@@ -11,7 +11,7 @@ from pytest import approx
 
 from adamcb import AdamCB, CombinatorialBandit, UniformSelection
 from adamcb._seeds import derived_seed
-from adamcb.selection import Selection, ShardedSelection
+from adamcb.selection import Selection, Stratum
 from adamcb.training import read_checkpoint
 from tests.distributed.launch import launch
 from tests.distributed.problem import BATCH_SIZE, SAMPLES, new_trainer, result, train, train_anew
@@ -19,24 +19,24 @@ from tests.reference.stratified import Stratified
 from tests.selection.enumeration import fast_distribution
 from tests.training.problem import digits, mlp
 
-N, K, W = 11, 6, 3  # shards of 4, 4 and 3 samples
+N, K, W = 11, 6, 3  # strata of 4, 4 and 3 samples
 
 
-def shards(n: int, k: int, num_shards: int, seed: int = 0) -> list[ShardedSelection]:
+def strata(n: int, k: int, num_strata: int, seed: int = 0) -> list[Stratum]:
     made = []
-    for shard in range(num_shards):
-        generator = torch.Generator().manual_seed(derived_seed(seed, shard) if shard else seed)
-        size = len(range(shard, n, num_shards))
-        bandit = CombinatorialBandit(size, k // num_shards, gate=None, generator=generator)
-        made.append(ShardedSelection(bandit, n, shard=shard, num_shards=num_shards))
+    for stratum in range(num_strata):
+        generator = torch.Generator().manual_seed(derived_seed(seed, stratum) if stratum else seed)
+        size = len(range(stratum, n, num_strata))
+        bandit = CombinatorialBandit(size, k // num_strata, gate=None, generator=generator)
+        made.append(Stratum(bandit, n, number=stratum, num_strata=num_strata))
     return made
 
 
 def test_the_estimate_is_unbiased_whatever_the_weights_are():
-    """Every batch that all shards together can draw, with its exact chance."""
+    """Every batch that all strata together can draw, with its exact chance."""
     rng = np.random.default_rng(0)
     values = rng.normal(size=N)
-    parts = shards(N, K, W)
+    parts = strata(N, K, W)
     for part in parts:
         part.selection.weights = rng.gamma(0.3, size=part.selection.num_samples)  # pyright: ignore
     designs = [
@@ -48,7 +48,7 @@ def test_the_estimate_is_unbiased_whatever_the_weights_are():
         chance, estimate = 1.0, 0.0
         for part, (subset, own_chance) in zip(parts, batch, strict=True):
             local = np.array(sorted(subset))
-            chosen = local * W + part.shard
+            chosen = local * W + part.number
             estimate += np.sum(values[chosen] / (N * part.inclusion_probs()[chosen]))
             chance *= own_chance
         mean, variance, total = mean + chance * estimate, variance + chance * estimate**2, total + chance
@@ -58,28 +58,28 @@ def test_the_estimate_is_unbiased_whatever_the_weights_are():
 
 
 def test_loss_weights_are_those_of_the_estimate():
-    for part in shards(N, K, W):
+    for part in strata(N, K, W):
         part.selection.weights = 1.0 + np.arange(part.selection.num_samples)  # pyright: ignore
         probs = part.inclusion_probs()
         draw = part.draw()
-        assert set(draw.indices % W) == {part.shard}
+        assert set(draw.indices % W) == {part.number}
         assert draw.probs == approx(probs[draw.indices])
         assert draw.loss_weights == approx(1.0 / (N * probs[draw.indices]))
         assert probs.sum() == approx(K / W)
 
 
 def test_it_is_a_selection_that_learns_and_continues():
-    one, other = (ShardedSelection(CombinatorialBandit(4, 2), N, shard=1, num_shards=W) for _ in range(2))
+    one, other = (Stratum(CombinatorialBandit(4, 2), N, number=1, num_strata=W) for _ in range(2))
     assert isinstance(one, Selection)
     for _ in range(3):
         one.update(one.draw(), [0.1, 5.0])
     other.load_state_dict(one.state_dict())
     assert np.ptp(one.selection.weights) > 0.0  # pyright: ignore[reportAttributeAccessIssue]
     assert other.draw().indices.tolist() == one.draw().indices.tolist()
-    with pytest.raises(ValueError, match="must be saved with shard=0, got shard=1"):
-        ShardedSelection(CombinatorialBandit(4, 2), N, shard=0, num_shards=W).load_state_dict(one.state_dict())
-    with pytest.raises(ValueError, match="must choose from the 3 samples of shard 2 of 3, got .*=4"):
-        ShardedSelection(CombinatorialBandit(4, 2), N, shard=2, num_shards=W)
+    with pytest.raises(ValueError, match="must be saved with number=0, got number=1"):
+        Stratum(CombinatorialBandit(4, 2), N, number=0, num_strata=W).load_state_dict(one.state_dict())
+    with pytest.raises(ValueError, match="must choose from the 3 samples of stratum 2 of 3, got .*=4"):
+        Stratum(CombinatorialBandit(4, 2), N, number=2, num_strata=W)
 
 
 def own_part(sharded: bool) -> dict:
@@ -96,12 +96,12 @@ def own_part(sharded: bool) -> dict:
 
 @pytest.mark.parametrize("world_size", [1, 2, pytest.param(4, marks=pytest.mark.slow)])
 def test_shards_on_ranks_are_the_stratified_design_in_one_process(world_size):
-    stratified = Stratified(shards(SAMPLES, BATCH_SIZE, world_size))
+    stratified = Stratified(strata(SAMPLES, BATCH_SIZE, world_size))
     expected = train_anew(30, "mlp", {"selection": stratified})
     for rank, done in enumerate(launch(world_size, own_part, True)):
         assert done["draws"] == [draw[rank::world_size] for draw in expected["draws"]]
         np.testing.assert_allclose(done["parameters"], expected["parameters"], rtol=0.0, atol=1e-9)
-        own = stratified.shards[rank].selection.weights  # pyright: ignore[reportAttributeAccessIssue]
+        own = stratified.strata[rank].selection.weights  # pyright: ignore[reportAttributeAccessIssue]
         np.testing.assert_allclose(done["own weights"], own, rtol=1e-9)
         assert np.ptp(own) > 0.1
         assert len(done["sent"]) == (0 if world_size == 1 else 1)  # the check of the first gradients, one number

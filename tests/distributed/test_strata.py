@@ -10,7 +10,7 @@ import torch.distributed.checkpoint
 from pytest import approx
 
 from adamcb import AdamCB, AdaptiveLoader, CombinatorialBandit, QueueBandit
-from adamcb.selection import ShardedSelection, Strata, UniformSelection
+from adamcb.selection import Strata, Stratum, UniformSelection
 from adamcb.training import Ranks
 from adamcb.training._portable import unpack
 from adamcb.training._resharding import Blocks
@@ -52,7 +52,7 @@ def result(trainer: AdamCB, draws: list) -> dict:
         "draws": draws,
         "parameters": torch.cat([value.detach().flatten() for value in trainer.model.parameters()]).numpy(),
         "probs": selection.inclusion_probs(),
-        "weights": {stratum.shard: stratum.selection.weights for stratum in selection.strata},  # pyright: ignore
+        "weights": {stratum.number: stratum.selection.weights for stratum in selection.strata},  # pyright: ignore
         "counts": dict(zip(samples.index.tolist(), samples.count.tolist(), strict=True)),
         "readings": {name: value for name, value in trainer.meter.as_dict().items() if "seconds" not in name},
     }
@@ -200,11 +200,11 @@ def test_blocks_are_the_samples_in_their_order(world_size, num_samples, num_stra
     assert sum((flags for _, flags in ranks), []) == [i % 3 == 0 for i in range(num_samples)]
 
 
-def stratum_of(n: int, k: int, number: int, num_strata: int) -> ShardedSelection:
+def stratum_of(n: int, k: int, number: int, num_strata: int) -> Stratum:
     size = len(range(number, n, num_strata))
     bandit = CombinatorialBandit(size, k, gate=None, generator=torch.Generator().manual_seed(number))
     bandit.weights = np.random.default_rng(number).gamma(0.3, size=size)
-    return ShardedSelection(bandit, n, shard=number, num_shards=num_strata)
+    return Stratum(bandit, n, number=number, num_strata=num_strata)
 
 
 def test_three_ranks_draw_from_four_strata_by_the_probabilities_that_they_state():
@@ -217,7 +217,7 @@ def test_three_ranks_draw_from_four_strata_by_the_probabilities_that_they_state(
         for stratum in rank.strata:
             weights = stratum.selection.weights  # pyright: ignore[reportAttributeAccessIssue]
             design = fast_distribution(weights, 1, 0.4)
-            designs.append([(stratum.shard + num_strata * np.array([*subset]), p) for subset, p in design.items()])
+            designs.append([(stratum.number + num_strata * np.array([*subset]), p) for subset, p in design.items()])
     stated = np.sum([rank.inclusion_probs() for rank in ranks], axis=0)
     values = np.random.default_rng(9).normal(size=n)
     found, mean = np.zeros(n), 0.0
@@ -235,12 +235,9 @@ def test_the_own_samples_of_a_rank_are_counted_in_ascending_order(num_strata, nu
     for n in (num_strata, 61):
         for rank in range(num_ranks):
             numbers = range(rank, num_strata, num_ranks)
-            shards = [UniformSelection(len(range(s, n, num_strata)), 1) for s in numbers]
+            strata = [UniformSelection(len(range(s, n, num_strata)), 1) for s in numbers]
             strata = Strata(
-                [
-                    ShardedSelection(one, n, shard=s, num_shards=num_strata)
-                    for s, one in zip(numbers, shards, strict=True)
-                ]
+                [Stratum(one, n, number=s, num_strata=num_strata) for s, one in zip(numbers, strata, strict=True)]
             )
             mine = np.array([i for i in range(n) if i % num_strata in numbers])
             assert strata.own_samples == len(mine)
@@ -289,10 +286,10 @@ def test_every_rank_must_hold_a_stratum(options, message):
 
 
 def held(count: int, first: int = 0, seed: int = 0) -> Strata:
-    def stratum(number: int) -> ShardedSelection:
+    def stratum(number: int) -> Stratum:
         generator = torch.Generator().manual_seed(seed + number)
         size = len(range(number, 40, 4))
-        return ShardedSelection(QueueBandit(size, 2, generator=generator), 40, shard=number, num_shards=4)
+        return Stratum(QueueBandit(size, 2, generator=generator), 40, number=number, num_strata=4)
 
     return Strata([stratum(number) for number in range(first, 4, 4 // count)])
 

@@ -1,4 +1,4 @@
-"""The design of sharded weights in one process: all shards side by side, their draws joined."""
+"""The design of sharded weights in one process: all strata side by side, their draws joined."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from typing import Any
 
 import numpy as np
 
-from adamcb.selection import Draw, Selection, ShardedSelection
+from adamcb.selection import Draw, Selection, Stratum
 
 
 class Stratified(Selection):
-    """W shards in one process. Row r + j·W of a batch is row j of shard r: what W ranks make of a whole draw."""
+    """W strata in one process. Row r + j·W of a batch is row j of stratum r: what W ranks make of a whole draw."""
 
-    def __init__(self, shards: list[ShardedSelection]) -> None:
-        super().__init__(shards[0].num_samples, sum(shard.batch_size for shard in shards))
-        self.shards = shards
+    def __init__(self, strata: list[Stratum]) -> None:
+        super().__init__(strata[0].num_samples, sum(stratum.batch_size for stratum in strata))
+        self.strata = strata
 
     def draw(self) -> Draw:
-        draws = [shard.draw() for shard in self.shards]
+        draws = [stratum.draw() for stratum in self.strata]
         self._origins = [draw.origin for draw in draws]
         indices, probs, weights = (
             np.stack([getattr(draw, name) for draw in draws], axis=1).ravel()
@@ -26,17 +26,17 @@ class Stratified(Selection):
         return Draw(indices, probs, weights, origin=0).frozen()
 
     def update(self, draw: Draw, scores: Any) -> None:
-        for rank, shard in enumerate(self.shards):
-            rows = slice(rank, None, len(self.shards))
+        for rank, stratum in enumerate(self.strata):
+            rows = slice(rank, None, len(self.strata))
             own = Draw(draw.indices[rows], draw.probs[rows], draw.loss_weights[rows], self._origins[rank])
-            shard.update(own, np.asarray(scores)[rows])
+            stratum.update(own, np.asarray(scores)[rows])
 
     def inclusion_probs(self) -> np.ndarray:
-        return np.sum([shard.inclusion_probs() for shard in self.shards], axis=0)
+        return np.sum([stratum.inclusion_probs() for stratum in self.strata], axis=0)
 
     def state_dict(self) -> dict[str, Any]:
-        return {"shards": [shard.state_dict() for shard in self.shards]}
+        return {"strata": [stratum.state_dict() for stratum in self.strata]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        for shard, saved in zip(self.shards, state["shards"], strict=True):
-            shard.load_state_dict(saved)
+        for stratum, saved in zip(self.strata, state["strata"], strict=True):
+            stratum.load_state_dict(saved)

@@ -16,11 +16,11 @@ from adamcb.selection import (
     ScaleFree,
     SecondMoment,
     Selection,
-    ShardedSelection,
     ShuffledEpochs,
+    Stratum,
     UniformSelection,
     WeightedSelection,
-    shard_size,
+    stratum_size,
 )
 
 
@@ -187,23 +187,23 @@ def test_a_saved_draw_may_be_of_any_size_up_to_the_largest():
 
 
 def test_a_shard_is_a_selection_like_any_other():
-    assert [shard_size(10, shard, 4) for shard in range(4)] == [3, 3, 2, 2]
+    assert [stratum_size(10, stratum, 4) for stratum in range(4)] == [3, 3, 2, 2]
     bandit = CombinatorialBandit(3, 2, generator=seeded())
-    shard = ShardedSelection(bandit, 10, shard=1, num_shards=4)
-    assert isinstance(shard, Selection)
-    assert (shard.batch_size, shard.min_batch_size, shard.draws_per_epoch, shard.learns) == (2, 2, 1, True)
-    assert shard.generator is bandit.generator
-    assert not ShardedSelection(UniformSelection(3, 2), 10, shard=1, num_shards=4).learns
-    draw = shard.draw()
+    stratum = Stratum(bandit, 10, number=1, num_strata=4)
+    assert isinstance(stratum, Selection)
+    assert (stratum.batch_size, stratum.min_batch_size, stratum.draws_per_epoch, stratum.learns) == (2, 2, 1, True)
+    assert stratum.generator is bandit.generator
+    assert not Stratum(UniformSelection(3, 2), 10, number=1, num_strata=4).learns
+    draw = stratum.draw()
     assert set(draw.indices % 4) == {1}
-    assert shard.check(draw, [1, 2]).tolist() == [1.0, 2.0]
+    assert stratum.check(draw, [1, 2]).tolist() == [1.0, 2.0]
     with pytest.raises(ValueError, match=r"got scores\[0\]=-1.0"):
-        shard.check(draw, [-1.0, 2.0])
-    made = shard.make_draw([1, 9], 0.5)
+        stratum.check(draw, [-1.0, 2.0])
+    made = stratum.make_draw([1, 9], 0.5)
     assert made.loss_weights == approx([0.2, 0.2])
-    shard.update(made, [1.0, 2.0])
+    stratum.update(made, [1.0, 2.0])
     with pytest.raises(TypeError, match="`selection` must be a Selection, got selection of type str"):
-        ShardedSelection("uniform", 10, shard=1, num_shards=4)  # pyright: ignore[reportArgumentType]
+        Stratum("uniform", 10, number=1, num_strata=4)  # pyright: ignore[reportArgumentType]
 
 
 def test_shuffled_epochs_hand_out_every_sample_once_and_go_on_from_a_state():
@@ -250,8 +250,8 @@ def test_shuffled_epochs_hand_out_every_sample_once_and_go_on_from_a_state():
             "Halving(num_samples=20, batch_size=8, min_batch_size=3)",
         ),
         (
-            ShardedSelection(UniformSelection(3, 2, generator=seeded()), 10, shard=1, num_shards=4),
-            "ShardedSelection(UniformSelection(num_samples=3, batch_size=2), num_samples=10, shard=1, num_shards=4)",
+            Stratum(UniformSelection(3, 2, generator=seeded()), 10, number=1, num_strata=4),
+            "Stratum(UniformSelection(num_samples=3, batch_size=2), num_samples=10, number=1, num_strata=4)",
         ),
         (ListingFeedback(2), "ListingFeedback(max_norm=2.0)"),
         (ProofFeedback(), "ProofFeedback(max_norm=None)"),

@@ -1,4 +1,4 @@
-"""`samples()`: what training saw of every sample, from any loop, through a checkpoint, in shards."""
+"""`samples()`: what training saw of every sample, from any loop, through a checkpoint, in strata."""
 
 import csv
 import math
@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import TensorDataset
 
 from adamcb import AdamCB, AdaptiveLoader, CombinatorialBandit, ReplacementBandit, UniformSelection
-from adamcb.selection import Selection, ShardedSelection, Strata
+from adamcb.selection import Selection, Strata, Stratum
 from adamcb.training._samples import SampleRecord
 from tests.reference.samples import SlowSamples
 from tests.training.problem import digits, eager, losses_of, mlp, train
@@ -138,11 +138,11 @@ def test_a_state_that_does_not_fit_changes_nothing():
 
 def test_a_shard_knows_its_own_samples_only():
     inner = CombinatorialBandit(33, 4, gate=None, generator=torch.Generator().manual_seed(0))
-    shard = ShardedSelection(inner, N, shard=2, num_shards=3)
-    record, slow = SampleRecord.of(Strata([shard])), SlowSamples()
+    stratum = Stratum(inner, N, number=2, num_strata=3)
+    record, slow = SampleRecord.of(Strata([stratum])), SlowSamples()
     rng = np.random.default_rng(0)
     for _ in range(20):
-        draw, losses, scores = shard.draw(), rng.random(4), rng.random(4)
+        draw, losses, scores = stratum.draw(), rng.random(4), rng.random(4)
         record.note(draw, losses, scores)
         slow.note(draw.indices, losses, scores)
     table = record.table()

@@ -216,8 +216,8 @@ class Experiment:
 
     def as_config(self, task: Task, notes: Sequence[str] = ()) -> dict[str, Any]:
         """Return what config.json holds."""
-        methods, whole = self.resolve_methods(), self.completed(task)
-        own = {name: getattr(whole, name) for name in OPTIONS}
+        methods, completed = self.resolve_methods(), self.completed(task)
+        own = {name: getattr(completed, name) for name in OPTIONS}
         own["methods"], own["seeds"] = [method.name for method in methods], list(range(self.seeds))
         if self.task is not None:
             own["dataset"] = own["model"] = None
@@ -229,7 +229,7 @@ class Experiment:
             "format": FORMAT,
             **own,
             "task_name": None if self.task is None else task.name,
-            "labels": {method.name: label_of(method, whole.optimizer) for method in methods},
+            "labels": {method.name: label_of(method, completed.optimizer) for method in methods},
             "about": {method.name: [method.about, method.link] for method in methods},
             "chooses": [method.name for method in methods if method.selection not in CONTROLS and not method.needs],
             "controls": [method.name for method in methods if method.selection is SmallBatches],

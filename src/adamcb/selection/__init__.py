@@ -13,8 +13,8 @@ from adamcb.selection._queue import QueueBandit
 from adamcb.selection._random import ShuffledEpochs
 from adamcb.selection._replacement import ReplacementBandit, ReplacementSelection
 from adamcb.selection._selection import Selection
-from adamcb.selection._sharded import ShardedSelection, shard_size
 from adamcb.selection._strata import Strata
+from adamcb.selection._stratum import Stratum, stratum_size
 from adamcb.selection._uniform import UniformSelection
 from adamcb.selection._weighted import WeightedSelection
 
@@ -31,12 +31,12 @@ __all__ = [
     "ScaleFree",
     "SecondMoment",
     "Selection",
-    "ShardedSelection",
     "ShuffledEpochs",
     "Strata",
+    "Stratum",
     "UniformSelection",
     "Visit",
     "WeightedSelection",
     "depround",
-    "shard_size",
+    "stratum_size",
 ]

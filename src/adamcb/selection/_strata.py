@@ -10,7 +10,7 @@ import numpy as np
 from adamcb import _checks
 from adamcb.selection._draw import Draw
 from adamcb.selection._selection import Selection
-from adamcb.selection._sharded import ShardedSelection
+from adamcb.selection._stratum import Stratum
 
 
 class Strata(Selection):
@@ -33,21 +33,19 @@ class Strata(Selection):
 
     Example:
         >>> from adamcb.selection import UniformSelection
-        >>> held = [ShardedSelection(UniformSelection(5, 2), 20, shard=s, num_shards=4) for s in (1, 3)]
+        >>> held = [Stratum(UniformSelection(5, 2), 20, number=s, num_strata=4) for s in (1, 3)]
         >>> strata = Strata(held)  # rank 1 of 2
         >>> sorted(set((strata.draw().indices % 4).tolist()))
         [1, 3]
     """
 
-    def __init__(
-        self, strata: Sequence[ShardedSelection], *, agree: Callable[[list[float]], list[float]] | None = None
-    ) -> None:
+    def __init__(self, strata: Sequence[Stratum], *, agree: Callable[[list[float]], list[float]] | None = None) -> None:
         # Generators are those of the strata, so the base class has nothing to set up.
         self.strata = _checked(strata)
         first = self.strata[0]
-        self.num_samples, self.num_strata = first.num_samples, first.num_shards
+        self.num_samples, self.num_strata = first.num_samples, first.num_strata
         self.own_samples = sum(stratum.own_samples for stratum in self.strata)
-        self._first, self._stride = first.shard, _stride([stratum.shard for stratum in self.strata], self.num_strata)
+        self._first, self._stride = first.number, _stride([stratum.number for stratum in self.strata], self.num_strata)
         self.batch_size = first.batch_size * len(self.strata)
         self.min_batch_size = first.min_batch_size * len(self.strata)
         self.learns, self.repeats, self.generator = first.learns, first.repeats, first.generator
@@ -100,11 +98,11 @@ class Strata(Selection):
             stratum.check(part, values[rows])
         return values
 
-    def _split(self, draw: Draw) -> list[tuple[ShardedSelection, Draw, np.ndarray]]:
+    def _split(self, draw: Draw) -> list[tuple[Stratum, Draw, np.ndarray]]:
         """Return every stratum with its part of the draw, and where that is in it."""
         numbers, parts = draw.indices % self.num_strata, []
         for stratum in self.strata:
-            rows = np.flatnonzero(numbers == stratum.shard)
+            rows = np.flatnonzero(numbers == stratum.number)
             arrays = (draw.indices[rows], draw.probs[rows], draw.loss_weights[rows])
             parts.append((stratum, Draw(*arrays, stratum.origin), rows))
         return parts
@@ -113,7 +111,7 @@ class Strata(Selection):
         """Return float64[n], how often every sample is expected in this rank's next part; it sums to K/W. O(n)."""
         probs = np.zeros(self.num_samples)
         for stratum in self.strata:
-            probs[stratum.shard :: self.num_strata] = stratum.selection.inclusion_probs()
+            probs[stratum.number :: self.num_strata] = stratum.selection.inclusion_probs()
         return probs
 
     def places_of(self, indices: np.ndarray) -> np.ndarray:
@@ -158,17 +156,17 @@ class Strata(Selection):
         return f"Strata({len(self.strata)} of {self.strata[0].selection!r}, {place})"
 
 
-def _checked(strata: Any) -> tuple[ShardedSelection, ...]:
+def _checked(strata: Any) -> tuple[Stratum, ...]:
     """Return the strata, or raise unless one rank may hold them: W apart in one dataset, and alike."""
-    held = _checks.sequence("strata", strata, "be a sequence of ShardedSelections")
-    if not held or not all(isinstance(stratum, ShardedSelection) for stratum in held):
+    held = _checks.sequence("strata", strata, "be a sequence of Stratum objects")
+    if not held or not all(isinstance(stratum, Stratum) for stratum in held):
         kinds = ", ".join(type(stratum).__name__ for stratum in held) or "none"
-        raise TypeError(f"`strata` must be a sequence of ShardedSelections, got {kinds}.")
-    for name in ("num_samples", "num_shards", "batch_size", "min_batch_size"):
+        raise TypeError(f"`strata` must be a sequence of Stratum objects, got {kinds}.")
+    for name in ("num_samples", "num_strata", "batch_size", "min_batch_size"):
         values = sorted({getattr(stratum, name) for stratum in held})
         if len(values) > 1:
             raise ValueError(f"`strata` must have one {name}, got {name}={values[0]} and {name}={values[1]}.")
-    count, numbers = held[0].num_shards, [stratum.shard for stratum in held]
+    count, numbers = held[0].num_strata, [stratum.number for stratum in held]
     stride = _stride(numbers, count)
     if stride <= numbers[0] or numbers != list(range(numbers[0], count, stride)):
         rule = f"be r, r + W, r + 2W and so on of {count}, with r below W"

@@ -265,7 +265,7 @@ class AdaptiveLoader:
         """Return what training saw of every sample: how often it was chosen, its scores, its mean loss. O(n log n).
 
         The samples whose labels are most likely wrong come first; docs/wrong-labels.md says how likely. If weights are
-        sharded, these are the samples of this rank's shard. A batch counts once it is learned from.
+        sharded, these are the samples whose weights this rank holds. A batch counts once it is learned from.
 
         Raises:
             RuntimeError: If the loader was made with `record_samples=False`.
@@ -316,8 +316,7 @@ class AdaptiveLoader:
         """
         self.learn()
         state = {**_state.collect(self._parts()), "epoch": self.epoch}
-        whole = _resharding.to_whole(state, self.selection, self._ranks, self.device)
-        return pack(whole, self.selection.per_sample)
+        return pack(_resharding.to_common(state, self.selection, self._ranks, self.device), self.selection.per_sample)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`. The next `for` over the loader goes on in the middle of the epoch.

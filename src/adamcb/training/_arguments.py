@@ -17,7 +17,7 @@ from adamcb._seeds import derived_seed
 from adamcb._torch_compat import can_fuse
 from adamcb._warn import warn_user
 from adamcb.optim import AdamX
-from adamcb.selection import Draw, QueueBandit, Selection, ShardedSelection, Strata, shard_size
+from adamcb.selection import Draw, QueueBandit, Selection, Strata, Stratum, stratum_size
 from adamcb.training._feedback_queue import MOST_WAITING
 from adamcb.training._ranks import Ranks, gather_numbers
 
@@ -152,7 +152,7 @@ def strata_or_default(
     _check_strata(num_strata, batch_size, ranks.size, given=selection is not None)
     own_batch, held = batch_size // num_strata, []
     for stratum in range(ranks.rank, num_strata, ranks.size):
-        size, chosen = shard_size(num_samples, stratum, num_strata), selection
+        size, chosen = stratum_size(num_samples, stratum, num_strata), selection
         if chosen is None:
             own_seed = derived_seed(seed, stratum) if stratum else seed
             own_min = None if min_batch_size is None else max(min_batch_size // num_strata, 1)
@@ -162,7 +162,7 @@ def strata_or_default(
             rule = f"draw {own_batch} of the {size} samples of rank {ranks.rank}, because sharded=True"
             got = f"selection.num_samples={chosen.num_samples} and selection.batch_size={chosen.batch_size}"
             raise ValueError(f"`selection` must {rule}, got {got}.")
-        held.append(ShardedSelection(chosen, num_samples, shard=stratum, num_shards=num_strata))
+        held.append(Stratum(chosen, num_samples, number=stratum, num_strata=num_strata))
 
     def agree(own: list[float]) -> list[float]:
         missing = -(-num_strata // ranks.size) - len(own)  # all ranks must send equally many

@@ -65,7 +65,7 @@ class Meter:
 
     Readings that there is nothing to tell of yet are NaN.
 
-    With several ranks the readings are of whole batches, the same on every rank; of this rank's shard if weights are
+    With several ranks the readings are of whole batches, the same on every rank; of this rank's samples if weights are
     sharded.
 
     Example:

@@ -25,7 +25,7 @@ _ROWS = ("measured", "arrived", "losses")
 _SUMS = ("chosen", "mass", "uniform", "count")
 
 
-def to_whole(state: dict[str, Any], strata: Selection, ranks: Ranks, device: torch.device) -> dict[str, Any]:
+def to_common(state: dict[str, Any], strata: Selection, ranks: Ranks, device: torch.device) -> dict[str, Any]:
     """Return the state of all ranks, given this rank's own; which is the same if the selection is no `Strata`."""
     if not isinstance(strata, Strata):
         return state
@@ -34,61 +34,61 @@ def to_whole(state: dict[str, Any], strata: Selection, ranks: Ranks, device: tor
     own, count, step = state["selection"]["strata"], strata.num_samples, len(strata.strata)
     blocks = Blocks(count, strata.num_strata, ranks, device)
     vectors = {name: blocks.of([entry["selection"][name] for entry in own]) for name in strata.per_sample}
-    meter, whole = dict(state["meter"]), {**state, "strata": _split(state, strata)}
+    meter, common = dict(state["meter"]), {**state, "strata": _split(state, strata)}
     seen = torch.from_numpy(np.unpackbits(meter.pop("seen").numpy(), count=strata.own_samples))
-    whole["meter"] = {"seen": blocks.of([seen[k::step] for k in range(step)]), "ranks": _gathered(meter, ranks)}
+    common["meter"] = {"seen": blocks.of([seen[k::step] for k in range(step)]), "ranks": _gathered(meter, ranks)}
     if "samples" in state:
         rows = state["samples"]["entries"].view(strata.own_samples, -1)
-        whole["samples"] = {"entries": blocks.of([rows[k::step] for k in range(step)])}
+        common["samples"] = {"entries": blocks.of([rows[k::step] for k in range(step)])}
     if "norms" in state:
-        whole["norms"] = _gathered(state["norms"], ranks)
-    by_number = {number: entry for held in _gathered(whole.pop("strata"), ranks) for number, entry in held.items()}
+        common["norms"] = _gathered(state["norms"], ranks)
+    by_number = {number: entry for held in _gathered(common.pop("strata"), ranks) for number, entry in held.items()}
     by_stratum = [by_number[number] for number in range(strata.num_strata)]
-    whole["selection"] = {"num_samples": count, "num_strata": strata.num_strata, "strata": by_stratum, **vectors}
-    common = {name: _gathered(state["loader"][name], ranks)[0] for name in ("seed", "position", "next_number")}
-    whole["loader"] = {"in_epoch": state["loader"]["in_epoch"], **common}
-    whole["feedback"] = [
+    common["selection"] = {"num_samples": count, "num_strata": strata.num_strata, "strata": by_stratum, **vectors}
+    place = {name: _gathered(state["loader"][name], ranks)[0] for name in ("seed", "position", "next_number")}
+    common["loader"] = {"in_epoch": state["loader"]["in_epoch"], **place}
+    common["feedback"] = [
         {name: entry[name] for name in entry if name not in ("draw", *_ROWS)} for entry in state["feedback"]
     ]
-    return whole
+    return common
 
 
-def to_own(whole: dict[str, Any], strata: Selection, ranks: Ranks, device: torch.device) -> dict[str, Any]:
-    """Return this rank's state out of that of all; see `to_whole`.
+def to_own(common: dict[str, Any], strata: Selection, ranks: Ranks, device: torch.device) -> dict[str, Any]:
+    """Return this rank's state out of that of all; see `to_common`.
 
     Raises:
         ValueError: If it is of other strata.
     """
     if not isinstance(strata, Strata):
-        return whole
-    saved, count = whole["selection"], strata.num_samples
+        return common
+    saved, count = common["selection"], strata.num_samples
     for name, value in {"num_samples": count, "num_strata": strata.num_strata}.items():
         if saved.get(name) != value:
             advice = f": make it with sharded={saved.get(name)}" if name == "num_strata" else ""
             raise ValueError(f"it must be saved with {name}={value}, got {name}={saved.get(name)}{advice}.")
-    numbers, blocks = [stratum.shard for stratum in strata.strata], Blocks(count, strata.num_strata, ranks, device)
+    numbers, blocks = [stratum.number for stratum in strata.strata], Blocks(count, strata.num_strata, ranks, device)
     own = [saved["strata"][number] for number in numbers]
     selections = [dict(entry["selection"]) for entry in own]
     for name in strata.per_sample:
         for selection, column in zip(selections, blocks.columns(saved[name]), strict=True):
             selection[name] = column
-    place = {"num_samples": count, "num_shards": strata.num_strata}
-    shards = [{**place, "shard": number, "selection": one} for number, one in zip(numbers, selections, strict=True)]
-    origin, loader = own[0]["selection"]["origin"], whole["loader"]
+    place = {"num_samples": count, "num_strata": strata.num_strata}
+    held = [{**place, "number": number, "selection": one} for number, one in zip(numbers, selections, strict=True)]
+    origin, loader = own[0]["selection"]["origin"], common["loader"]
     seed = derived_seed(loader["seed"], ranks.rank) if ranks.rank else loader["seed"]
     sizes = {"num_samples": count, "batch_size": strata.batch_size}
-    seen = _interleaved(blocks.columns(whole["meter"]["seen"])).numpy()
+    seen = _interleaved(blocks.columns(common["meter"]["seen"])).numpy()
     state = {
-        **whole,
-        "selection": {"num_samples": count, "num_strata": strata.num_strata, "strata": shards},
+        **common,
+        "selection": {"num_samples": count, "num_strata": strata.num_strata, "strata": held},
         "loader": {**loader, **sizes, "seed": seed, "pending": _joined((entry["pending"] for entry in own), origin)},
-        "feedback": _joined_feedback(whole["feedback"], [entry["feedback"] for entry in own], origin),
-        "meter": {**_own_meter(whole["meter"]["ranks"], strata, ranks), "seen": torch.from_numpy(np.packbits(seen))},
+        "feedback": _joined_feedback(common["feedback"], [entry["feedback"] for entry in own], origin),
+        "meter": {**_own_meter(common["meter"]["ranks"], strata, ranks), "seen": torch.from_numpy(np.packbits(seen))},
     }
-    if "norms" in whole:
-        state["norms"] = whole["norms"][ranks.rank % len(whole["norms"])]
-    if "samples" in whole:
-        state["samples"] = {"entries": _interleaved(blocks.columns(whole["samples"]["entries"])).reshape(-1)}
+    if "norms" in common:
+        state["norms"] = common["norms"][ranks.rank % len(common["norms"])]
+    if "samples" in common:
+        state["samples"] = {"entries": _interleaved(blocks.columns(common["samples"]["entries"])).reshape(-1)}
     return state
 
 
@@ -129,10 +129,10 @@ class Blocks:
         stride = torch.empty(shape, device="meta").stride()
         return DTensor.from_local(block, mesh, [Shard(0)], run_check=False, shape=shape, stride=stride)
 
-    def columns(self, whole: Tensor) -> list[Tensor]:
+    def columns(self, vector: Tensor) -> list[Tensor]:
         """Return the rows of each own stratum, given this rank's block of all."""
         ranks = self.ranks
-        block: Tensor = whole if ranks.size == 1 else whole.to_local()  # pyright: ignore[reportAttributeAccessIssue]
+        block: Tensor = vector if ranks.size == 1 else vector.to_local()  # pyright: ignore[reportAttributeAccessIssue]
         low, _ = self._bounds(ranks.rank)
         strata = [stratum for rank in range(ranks.size) for stratum in self._held(rank)]
         pieces = [block[(stratum - low) % self.num_strata :: self.num_strata] for stratum in strata]
@@ -199,17 +199,17 @@ def _split(state: dict[str, Any], strata: Strata) -> dict[int, dict[str, Any]]:
     for stratum, entry in zip(strata.strata, state["selection"]["strata"], strict=True):
         rest = {name: value for name, value in entry["selection"].items() if name not in strata.per_sample}
         pending = [
-            {"number": draw["number"], **_rows_of(draw, draw, _ARRAYS, stratum.shard, strata)}
+            {"number": draw["number"], **_rows_of(draw, draw, _ARRAYS, stratum.number, strata)}
             for draw in state["loader"]["pending"]
         ]
         feedback = [
             {
-                **_rows_of(one["draw"], one["draw"], _ARRAYS, stratum.shard, strata),
-                **_rows_of(one["draw"], one, _ROWS, stratum.shard, strata),
+                **_rows_of(one["draw"], one["draw"], _ARRAYS, stratum.number, strata),
+                **_rows_of(one["draw"], one, _ROWS, stratum.number, strata),
             }
             for one in state["feedback"]
         ]
-        split[stratum.shard] = {"selection": rest, "pending": pending, "feedback": feedback}
+        split[stratum.number] = {"selection": rest, "pending": pending, "feedback": feedback}
     return split
 
 

@@ -2,7 +2,7 @@
 
 Every save has an id. The shards carry it in their names and, as the common file, in their digests: shards of two saves
 are never put together. The common file is written when all shards are, and the shards of other saves go when it is:
-whenever a rank is killed, what the common file names is whole. Two runs that save under one name take turns.
+whenever a rank is killed, what the common file names is complete. Two runs that save under one name take turns.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def write(
 
 
 def read(path: str | os.PathLike[str], common: Checkpoint, ranks: Ranks) -> dict[str, Any]:
-    """Return this rank's whole state, given the content of the common file.
+    """Return all of this rank's state, given the content of the common file.
 
     Raises:
         ValueError: If it was saved by another number of ranks, or the shard is damaged or of another save.
@@ -78,8 +78,8 @@ def _agree_on_id(device: torch.device) -> str:
 
 
 def _place(path: str | os.PathLike[str], rank: int, size: int, save_id: str) -> Path:
-    whole = Path(os.path.realpath(path))
-    return whole.with_name(f"{whole.name}.shard{rank}of{size}-{save_id}")
+    common = Path(os.path.realpath(path))
+    return common.with_name(f"{common.name}.shard{rank}of{size}-{save_id}")
 
 
 def _remove_others(place: Path, path: str | os.PathLike[str], ranks: Ranks) -> None:

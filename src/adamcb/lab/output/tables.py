@@ -82,9 +82,9 @@ def _fitting(columns: dict[str, list[str]], width: int) -> list[str]:
 def _shares(summary: Sequence[Row], config: dict[str, Any]) -> list[str]:
     """Return the samples of each method as a share of the baseline's, or their number where that has none."""
     baseline = baseline_of(config["methods"])
-    whole = next(record["samples"] for record in summary if record["method"] == baseline)
+    total = next(record["samples"] for record in summary if record["method"] == baseline)
     counts = [record["samples"] for record in summary]
-    return ["–" if n is None else f"{100 * n / whole:.0f} %" if whole else f"{n:,.0f}" for n in counts]
+    return ["–" if n is None else f"{100 * n / total:.0f} %" if total else f"{n:,.0f}" for n in counts]
 
 
 def markdown_table(summary: Sequence[Row], config: dict[str, Any]) -> str:

@@ -65,13 +65,13 @@ Estimates = dict[str, Estimate]
 
 def estimates(records: Sequence[Row]) -> Estimates:
     """Return all columns of the runs of one method on one task, those that diverged left out."""
-    whole = [record for record in records if not record["diverged"]]
-    if not whole:
+    sound = [record for record in records if not record["diverged"]]
+    if not sound:
         return {}
     return {
         name: estimate(
-            [column.value(record) for record in whole],
-            at_least=bool(column.reached) and any(record[column.reached] is None for record in whole),
+            [column.value(record) for record in sound],
+            at_least=bool(column.reached) and any(record[column.reached] is None for record in sound),
         )
         for name, column in COLUMNS.items()
     }
@@ -167,8 +167,8 @@ def _by_task(grouped: Grouped, names: Mapping[str, str]) -> list[str]:
             found, count = estimates(by_method[method]), len(by_method[method])
             if found:
                 cells = [cell(found[name], column) for name, column in COLUMNS.items()]
-                whole = sum(not record["diverged"] for record in by_method[method])
-                seeds = str(count) if whole == count else f"{whole} ({count - whole} diverged)"
+                sound = sum(not record["diverged"] for record in by_method[method])
+                seeds = str(count) if sound == count else f"{sound} ({count - sound} diverged)"
                 lines.append([f"**{label}**" if method in winners else label, seeds, *cells])
             elif count:
                 lines.append([f"{label} (diverged)", str(count), *["–"] * len(COLUMNS)])
