@@ -114,11 +114,11 @@ class CountingBandit(CombinatorialBandit):
         self.draws += 1
         return draw
 
-    def _learned(self) -> dict[str, Any]:
-        return {**super()._learned(), "draws": self.draws}
+    def learned(self) -> dict[str, Any]:
+        return {**super().learned(), "draws": self.draws}
 
-    def _restore(self, state: dict[str, Any]) -> None:
-        super()._restore(state)
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
         self.draws = state["draws"]
 
 

@@ -91,12 +91,14 @@ def private_attributes_defined(file: Path) -> set[str]:
 
 
 def private_attributes_read(file: Path) -> set[str]:
-    """Return the private attributes that a file reads of anything but its own `self` and `cls`, and of modules."""
+    """Return the private attributes that a file reads, but for those of modules and those that its classes make."""
     nodes = list(ast.walk(ast.parse(file.read_text(encoding="utf-8"))))
     modules = [alias.asname or alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
-    own = {"self", "cls", "super()", *modules}
     attributes = [node for node in nodes if isinstance(node, ast.Attribute) and node.attr.startswith("_")]
-    return {node.attr for node in attributes if ast.unparse(node.value) not in own}
+    of_itself = ("self", "cls", "super()")
+    made = private_attributes_defined(file)
+    reads = {(ast.unparse(node.value), node.attr) for node in attributes}
+    return {name for of, name in reads if of not in modules and not (of in of_itself and name in made)}
 
 
 def test_no_room_reads_a_private_attribute_of_another():

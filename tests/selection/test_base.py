@@ -44,10 +44,10 @@ class Halving(Selection):
     def update(self, draw, scores):
         self.seen += float(self.check(draw, scores).sum())
 
-    def _learned(self):
+    def learned(self):
         return {"size": self.size, "seen": self.seen}
 
-    def _restore(self, state):
+    def restore(self, state):
         self.size, self.seen = state["size"], state["seen"]
 
 

@@ -38,15 +38,15 @@ class Bandit(Selection):
         self.feedback.check(values)
         return values
 
-    def _learned(self) -> dict[str, Any]:
-        return {**super()._learned(), "feedback": dict(self._feedback_state)}
+    def learned(self) -> dict[str, Any]:
+        return {**super().learned(), "feedback": dict(self._feedback_state)}
 
-    def _check_state(self, state: Any) -> None:
-        super()._check_state(state)
+    def check_state(self, state: Any) -> None:
+        super().check_state(state)
         check_feedback_state(self.feedback, state["feedback"])
 
-    def _restore(self, state: dict[str, Any]) -> None:
-        super()._restore(state)
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
         self._feedback_state = dict(state["feedback"])
 
 
@@ -87,15 +87,15 @@ class SizedBandit(Bandit):
         """Return the probabilities of a draw as if it had K samples, so that batches of all sizes can be compared."""
         return draw.probs * (self.batch_size / len(draw))
 
-    def _learned(self) -> dict[str, Any]:
-        return {**super()._learned(), "moment": self.moment.state_dict(), "sizes": self._sizes.state_dict()}
+    def learned(self) -> dict[str, Any]:
+        return {**super().learned(), "moment": self.moment.state_dict(), "sizes": self._sizes.state_dict()}
 
-    def _check_state(self, state: Any) -> None:
-        super()._check_state(state)
+    def check_state(self, state: Any) -> None:
+        super().check_state(state)
         self.moment.check_state(state["moment"], "state['moment']")
         self._sizes.check_state(state["sizes"], "state['sizes']")
 
-    def _restore(self, state: dict[str, Any]) -> None:
-        super()._restore(state)
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
         self.moment.load_state_dict(state["moment"])
         self._sizes.load_state_dict(state["sizes"])

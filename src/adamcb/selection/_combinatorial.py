@@ -129,7 +129,7 @@ class CombinatorialBandit(SizedBandit, DistinctSelection):
     def _min_positive(self) -> int:
         return self.batch_size if self.exploration == 0.0 else 1
 
-    def _settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         rules = {"feedback": repr(self.feedback), "gate": repr(self.gate)}
         sizes = {"size_multiple": self.size_multiple} if self.size_multiple > 1 else {}
-        return {**super()._settings(), **sizes, "exploration": self.exploration, **rules}
+        return {**super().settings(), **sizes, "exploration": self.exploration, **rules}

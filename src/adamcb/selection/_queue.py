@@ -152,11 +152,11 @@ class QueueBandit(SizedBandit):
         """
         return np.minimum(self._sizes.peek(self.moment) * self._axis.rates / self._axis.sums[RATES], 1.0)
 
-    def _settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         own = {"size_multiple": self.size_multiple, "exploration": self.exploration, "feedback": repr(self.feedback)}
-        return {**super()._settings(), **own}
+        return {**super().settings(), **own}
 
-    def _learned(self) -> dict[str, Any]:
+    def learned(self) -> dict[str, Any]:
         axis, events, visited = self._axis, np.empty(self.num_samples), np.empty(self.num_samples, dtype=bool)
         _axis.write_events(axis, events, visited)
         arrays = zip(_VECTORS, (axis.weights.copy(), axis.rates.copy(), axis.begins.copy(), events), strict=True)
@@ -165,12 +165,12 @@ class QueueBandit(SizedBandit):
             "visited": torch.from_numpy(visited),
             "sums": axis.sums.tolist(),
             "stream": axis.stream.tolist(),
-            **super()._learned(),
+            **super().learned(),
             "attention": self._attention.state_dict(),
         }
 
-    def _check_state(self, state: Any) -> None:
-        super()._check_state(state)
+    def check_state(self, state: Any) -> None:
+        super().check_state(state)
         vectors = [_checks.vector(f"state['{name}']", state[name], length=self.num_samples) for name in _VECTORS]
         for name, vector in zip(_VECTORS[:2], vectors, strict=False):
             if not vector.min() > 0.0:
@@ -191,8 +191,8 @@ class QueueBandit(SizedBandit):
             _checks.integer(f"state['stream'][{position}]", number, low=0, high=2**64 - 1)
         self._attention.check_state(state["attention"], "state['attention']")
 
-    def _restore(self, state: dict[str, Any]) -> None:
-        super()._restore(state)
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
         axis = self._axis  # filled in place: at large n a second one would not fit into memory
         axis.weights[:], axis.rates[:], axis.begins[:] = (np.asarray(state[name]) for name in _VECTORS[:3])
         axis.sums[:] = state["sums"]

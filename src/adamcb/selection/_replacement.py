@@ -105,18 +105,18 @@ class ReplacementSelection(TreeSelection):
     def _min_positive(self) -> int:
         return 0
 
-    def _settings(self) -> dict[str, Any]:
-        return {**super()._settings(), "exploration": self.exploration}
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "exploration": self.exploration}
 
-    def _learned(self) -> dict[str, Any]:
-        return {**super()._learned(), "exponent": self._exponent}
+    def learned(self) -> dict[str, Any]:
+        return {**super().learned(), "exponent": self._exponent}
 
-    def _check_state(self, state: Any) -> None:
-        super()._check_state(state)
+    def check_state(self, state: Any) -> None:
+        super().check_state(state)
         _checks.integer("state['exponent']", state["exponent"])
 
-    def _restore(self, state: dict[str, Any]) -> None:
-        super()._restore(state)
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
         self._exponent = state["exponent"]
 
 
@@ -188,8 +188,8 @@ class ReplacementBandit(Bandit, ReplacementSelection):
     def _min_positive(self) -> int:
         return 1
 
-    def _settings(self) -> dict[str, Any]:
-        return {**super()._settings(), "form": self.form, "max_norm": self.max_norm}
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "form": self.form, "max_norm": self.max_norm}
 
 
 @jit

@@ -20,7 +20,7 @@ class Selection:
 
     Loaders and trainers rely on what is defined here and on nothing else. A selection of your own implements `draw`;
     everything else has a default. Selections that learn also override `update`, and the four hooks for what is saved:
-    `_settings`, `_learned`, `_check_state` and `_restore`.
+    `settings`, `learned`, `check_state` and `restore`.
 
     Args:
         num_samples: n, the size of the dataset.
@@ -47,10 +47,10 @@ class Selection:
         ...         self.position = (self.position + self.batch_size) % self.num_samples
         ...         return self.make_draw(indices, self.batch_size / self.num_samples)
         ...
-        ...     def _learned(self):
+        ...     def learned(self):
         ...         return {"position": self.position}
         ...
-        ...     def _restore(self, state):
+        ...     def restore(self, state):
         ...         self.position = state["position"]
         >>> selection = InOrder(10, 4)
         >>> [selection.draw().indices.tolist() for _ in range(3)]
@@ -178,11 +178,11 @@ class Selection:
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed to continue bit for bit, as tensors and plain values."""
         return {
-            "settings": self._settings(),
+            "settings": self.settings(),
             "origin": self._origin,
             "generator": self.generator.get_state(),
             **self._vectors(),
-            **self._learned(),
+            **self.learned(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -191,34 +191,34 @@ class Selection:
         Raises:
             ValueError: If a setting differs or something is missing. Nothing is changed then.
         """
-        self._check_state(state)
-        self._restore(state)
+        self.check_state(state)
+        self.restore(state)
         self._origin = state["origin"]
         self.generator.set_state(state["generator"])
 
-    def _settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         """Return what a saved state must agree with, as plain values. Override it to add settings of your own."""
         settings = {"kind": type(self).__name__, "num_samples": self.num_samples, "batch_size": self.batch_size}
         if self.min_batch_size != self.batch_size:
             settings["min_batch_size"] = self.min_batch_size
         return settings
 
-    def _learned(self) -> dict[str, Any]:
-        """Return what changes from draw to draw, as tensors and plain values. Override it together with `_restore`."""
+    def learned(self) -> dict[str, Any]:
+        """Return what changes from draw to draw, as tensors and plain values. Override it together with `restore`."""
         return {}
 
     def _vectors(self) -> dict[str, Any]:
-        """Return the `per_sample` entries. They are separate from `_learned`, so loading copies none to list keys."""
+        """Return the `per_sample` entries. They are separate from `learned`, so loading copies none to list keys."""
         return {}
 
-    def _restore(self, state: dict[str, Any]) -> None:
-        """Take over what `_learned` returned. `_check_state` has checked it."""
+    def restore(self, state: dict[str, Any]) -> None:
+        """Take over what `learned` returned. `check_state` has checked it."""
 
-    def _check_state(self, state: Any) -> None:
-        """Raise unless `state` can be loaded. Override it to add checks of what `_learned` saves."""
+    def check_state(self, state: Any) -> None:
+        """Raise unless `state` can be loaded. Override it to add checks of what `learned` saves."""
         if isinstance(state, dict) and "settings" in state:  # first: it tells best what is wrong
             self._check_settings(state["settings"])
-        keys = ("settings", "origin", "generator", *self.per_sample, *self._learned())
+        keys = ("settings", "origin", "generator", *self.per_sample, *self.learned())
         if not isinstance(state, dict) or not set(keys) <= set(state):
             got = f"the keys {', '.join(map(str, state))}" if isinstance(state, dict) else type(state).__name__
             raise ValueError(f"`state` must be a dict with the keys {', '.join(keys)}, got {got}.")
@@ -229,14 +229,14 @@ class Selection:
             raise ValueError(f"`state['generator']` must be the state of a torch.Generator: {error}") from error
 
     def _check_settings(self, settings: Any) -> None:
-        own, saved = self._settings(), settings if isinstance(settings, dict) else {}
+        own, saved = self.settings(), settings if isinstance(settings, dict) else {}
         for name in {**own, **saved}:
             if saved.get(name) != own.get(name):
                 rule = f"be saved with {name}={own.get(name)!r}"
                 raise ValueError(f"`state` must {rule}, got {name}={saved.get(name)!r}.")
 
     def __repr__(self) -> str:
-        names = [name for name in self._settings() if name != "kind"]
+        names = [name for name in self.settings() if name != "kind"]
         return f"{type(self).__name__}({', '.join(f'{name}={getattr(self, name, None)!r}' for name in names)})"
 
 

@@ -125,7 +125,7 @@ class Strata(Selection):
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed to continue bit for bit, as tensors and plain values."""
-        return {**self._settings(), "strata": [stratum.state_dict() for stratum in self.strata]}
+        return {**self.settings(), "strata": [stratum.state_dict() for stratum in self.strata]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`, which the same strata saved.
@@ -136,7 +136,7 @@ class Strata(Selection):
         if not isinstance(state, dict) or not isinstance(state.get("strata"), list):
             raise ValueError("`state` must be that of Strata, with the key strata.")
         saved = {**state, "held": len(state["strata"])}
-        for name, value in {**self._settings(), "held": len(self.strata)}.items():
+        for name, value in {**self.settings(), "held": len(self.strata)}.items():
             if saved.get(name) != value:
                 raise ValueError(f"`state` must be saved with {name}={value}, got {name}={saved.get(name)!r}.")
         before = [stratum.state_dict() for stratum in self.strata]
@@ -148,7 +148,7 @@ class Strata(Selection):
                 stratum.load_state_dict(own)
             raise
 
-    def _settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         return {"num_samples": self.num_samples, "num_strata": self.num_strata}
 
     def __repr__(self) -> str:

@@ -101,7 +101,7 @@ class Stratum(Selection):
 
     def state_dict(self) -> dict[str, Any]:
         """Return everything needed to continue bit for bit, as tensors and plain values."""
-        return {**self._settings(), "selection": self.selection.state_dict()}
+        return {**self.settings(), "selection": self.selection.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state`, which the same stratum saved.
@@ -111,16 +111,16 @@ class Stratum(Selection):
         """
         if not isinstance(state, dict) or "selection" not in state:
             raise ValueError("`state` must be that of a Stratum, with the key selection.")
-        for name, value in self._settings().items():
+        for name, value in self.settings().items():
             if state.get(name) != value:
                 raise ValueError(f"`state` must be saved with {name}={value}, got {name}={state.get(name)!r}.")
         self.selection.load_state_dict(state["selection"])
 
-    def _settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         return {"num_samples": self.num_samples, "number": self.number, "num_strata": self.num_strata}
 
     def __repr__(self) -> str:
-        place = ", ".join(f"{name}={value}" for name, value in self._settings().items())
+        place = ", ".join(f"{name}={value}" for name, value in self.settings().items())
         return f"Stratum({self.selection!r}, {place})"
 
 

@@ -107,11 +107,11 @@ class TreeSelection(Selection):
     def _vectors(self) -> dict[str, Any]:
         return {"weights": torch.from_numpy(self._copied_weights())}
 
-    def _learned(self) -> dict[str, Any]:
+    def learned(self) -> dict[str, Any]:
         return {"uniforms": torch.from_numpy(self._uniforms.rest.copy())}
 
-    def _check_state(self, state: Any) -> None:
-        super()._check_state(state)
+    def check_state(self, state: Any) -> None:
+        super().check_state(state)
         self._check_weights("state['weights']", state["weights"])
         numbers = _checks.vector("state['uniforms']", state["uniforms"])
         if len(numbers) and not numbers.max() < 1.0:
@@ -120,7 +120,7 @@ class TreeSelection(Selection):
             rule = f"hold a multiple of {self._uniforms.count} numbers"
             raise ValueError(f"`state['uniforms']` must {rule}, got len(state['uniforms'])={len(numbers)}.")
 
-    def _restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         self._restore_uniforms(state)
         self._set_weights(_checks.vector("state['weights']", state["weights"]))
 
@@ -218,15 +218,15 @@ class DistinctSelection(TreeSelection):
             self._built = None  # makes room for the copy of the weights; the next draw builds it again
         return super()._vectors()
 
-    def _learned(self) -> dict[str, Any]:
-        return {**super()._learned(), "order_seed": self._order_seed, "drawn": self._drawn}
+    def learned(self) -> dict[str, Any]:
+        return {**super().learned(), "order_seed": self._order_seed, "drawn": self._drawn}
 
-    def _check_state(self, state: Any) -> None:
-        super()._check_state(state)
+    def check_state(self, state: Any) -> None:
+        super().check_state(state)
         _checks.seed("state['order_seed']", state["order_seed"])
         _checks.integer("state['drawn']", state["drawn"], low=0, high=self.draws_per_epoch)
 
-    def _restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         self._restore_uniforms(state)
         weights = _checks.vector("state['weights']", state["weights"])
         if isinstance(self._order, Shuffle):

@@ -33,22 +33,22 @@ class UniformSelection(Selection):
 
     def __init__(self, num_samples: int, batch_size: int, *, generator: torch.Generator | None = None) -> None:
         super().__init__(num_samples, batch_size, generator=generator)
-        self._epochs = ShuffledEpochs(self.num_samples, self.generator)
+        self.epochs = ShuffledEpochs(self.num_samples, self.generator)
 
     def draw(self) -> Draw:
         """Return the next K samples of the epoch."""
-        return uniform_draw(self._epochs.take(self.batch_size), self.num_samples, self._origin)
+        return uniform_draw(self.epochs.take(self.batch_size), self.num_samples, self._origin)
 
     def inclusion_probs(self) -> np.ndarray:
         """Return float64[n], K/n for every sample, whatever was drawn earlier in this epoch."""
         return np.full(self.num_samples, self.batch_size / self.num_samples)
 
-    def _learned(self) -> dict[str, Any]:
-        return {"epochs": self._epochs.state_dict()}
+    def learned(self) -> dict[str, Any]:
+        return {"epochs": self.epochs.state_dict()}
 
-    def _check_state(self, state: Any) -> None:
-        super()._check_state(state)
-        self._epochs.check_state(state["epochs"], "state['epochs']")
+    def check_state(self, state: Any) -> None:
+        super().check_state(state)
+        self.epochs.check_state(state["epochs"], "state['epochs']")
 
-    def _restore(self, state: dict[str, Any]) -> None:
-        self._epochs.load_state_dict(state["epochs"])
+    def restore(self, state: dict[str, Any]) -> None:
+        self.epochs.load_state_dict(state["epochs"])

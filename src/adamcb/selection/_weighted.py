@@ -73,8 +73,8 @@ class WeightedSelection(DistinctSelection):
         super()._set_weights(weights)
         self._positive = int(np.count_nonzero(weights))
 
-    def _restore(self, state: dict[str, Any]) -> None:
-        super()._restore(state)
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
         self._positive = int(np.count_nonzero(self._leaves[: self.num_samples]))
 
     @property

@@ -15,7 +15,7 @@ from adamcb.selection import Draw
 from adamcb.training import _arguments, _shards, _spread, _state
 from adamcb.training._adaptive import AdaptiveLoader
 from adamcb.training._checkpoint import read_checkpoint, write_checkpoint
-from adamcb.training._ranks import check_same_gradients, is_sharded_model, unwrapped
+from adamcb.training._ranks import check_same_gradients, is_spread_model, unwrapped
 
 
 class AdamCB(AdaptiveLoader):
@@ -226,7 +226,7 @@ class AdamCB(AdaptiveLoader):
         """
         path = _checks.path("path", path)
         check = _checks.boolean("check", check)
-        if is_sharded_model(self.model):
+        if is_spread_model(self.model):
             raise NotImplementedError(
                 "A model under `fully_shard` must be saved by torch.distributed.checkpoint, on all ranks: "
                 '`dcp.save({"trainer": trainer}, checkpoint_id=folder)`.'

@@ -178,7 +178,7 @@ def check_same_gradients(optimizers: Sequence[Optimizer]) -> None:
         for optimizer in optimizers
         for group in optimizer.param_groups
         for parameter in group["params"]
-        if parameter.grad is not None and not is_sharded_tensor(parameter)
+        if parameter.grad is not None and not is_spread_tensor(parameter)
     ]
     if not gradients:
         return
@@ -196,14 +196,14 @@ def unwrapped(model: nn.Module) -> nn.Module:
     return model.module if isinstance(model, DistributedDataParallel) else model
 
 
-def is_sharded_tensor(parameter: Tensor) -> bool:
+def is_spread_tensor(parameter: Tensor) -> bool:
     """Tell whether a parameter is spread over ranks (a DTensor)."""
     return hasattr(parameter, "device_mesh")
 
 
-def is_sharded_model(model: nn.Module) -> bool:
+def is_spread_model(model: nn.Module) -> bool:
     """Tell whether `fully_shard` spread the model's parameters over the ranks."""
-    return any(is_sharded_tensor(parameter) for parameter in model.parameters())
+    return any(is_spread_tensor(parameter) for parameter in model.parameters())
 
 
 def refuse_other_parallelism(model: nn.Module) -> None:

@@ -42,7 +42,7 @@ class SmallBatches(UniformSelection):
 
     def draw(self) -> Draw:
         """Return the next samples of the epoch."""
-        return self.make_draw(self._epochs.take(self.min_batch_size), self.min_batch_size / self.num_samples)
+        return self.make_draw(self.epochs.take(self.min_batch_size), self.min_batch_size / self.num_samples)
 
     def inclusion_probs(self) -> np.ndarray:
         """Return float64[n], the same for every sample."""

@@ -76,7 +76,7 @@ class WeightedLoss(_OfClasses, UniformSelection):
 
     def draw(self) -> Draw:
         """Return the next K samples of the epoch, with the weights of their classes."""
-        indices = self._epochs.take(self.batch_size)
+        indices = self.epochs.take(self.batch_size)
         weights = self.num_samples / (self.num_classes * self.counts[self.classes[indices]])
         return self.make_draw(indices, self.batch_size / self.num_samples, weights / self.batch_size)
 
@@ -109,8 +109,8 @@ class Undersampling(_OfClasses):
         """Return float64[n], how often each sample is expected in a batch."""
         return self.min_batch_size / (self.num_classes * self.counts[self.classes])
 
-    def _learned(self) -> dict[str, Any]:
+    def learned(self) -> dict[str, Any]:
         return {"order": torch.from_numpy(self._order.copy()), "position": self._position}
 
-    def _restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         self._order, self._position = state["order"].numpy().copy(), state["position"]

@@ -83,9 +83,9 @@ class SelectiveBackprop(LookingSelection):
         """Look at candidates until K of them are taken."""
         self._draws += 1
         if self._draws <= self.num_samples // self.batch_size:
-            return self._uniform(self._epochs.take(self.batch_size))
+            return self._uniform(self.epochs.take(self.batch_size))
         while len(self._queue) < self.batch_size:
-            candidates = self._epochs.take(self.batch_size)
+            candidates = self.epochs.take(self.batch_size)
             taken = self._take(self.scorer(candidates).losses)
             self._queue = np.concatenate([self._queue, candidates[taken]])
         batch, self._queue = self._queue[: self.batch_size], self._queue[self.batch_size :]
@@ -104,15 +104,15 @@ class SelectiveBackprop(LookingSelection):
         ranks = (first + 1 + last) / 2  # the mean of those of equal losses, which are first + 1 to last
         return (ranks / len(ascending)) ** self.beta
 
-    def _settings(self) -> dict[str, Any]:
-        return {**super()._settings(), "beta": self.beta, "history": self.history}
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "beta": self.beta, "history": self.history}
 
-    def _learned(self) -> dict[str, Any]:
+    def learned(self) -> dict[str, Any]:
         queue, losses = torch.from_numpy(self._queue.copy()), torch.from_numpy(self._losses.copy())
-        return {**super()._learned(), "draws": self._draws, "queue": queue, "history": losses}
+        return {**super().learned(), "draws": self._draws, "queue": queue, "history": losses}
 
-    def _restore(self, state: dict[str, Any]) -> None:
-        super()._restore(state)
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
         self._draws = state["draws"]
         self._queue, self._losses = state["queue"].numpy().copy(), state["history"].numpy().copy()
 
@@ -162,8 +162,8 @@ class Presampling(LookingSelection):
     def draw(self) -> Draw:
         """Return the next batch of the epoch, or one that is chosen from candidates."""
         if self.tau <= self.threshold:
-            return self._uniform(self._epochs.take(self.batch_size))
-        candidates = self._epochs.take(self.num_candidates)
+            return self._uniform(self.epochs.take(self.batch_size))
+        candidates = self.epochs.take(self.num_candidates)
         probs = _normalized(self.scorer(candidates).bounds)
         self._note(probs)
         targets = torch.rand(self.batch_size, dtype=torch.float64, generator=self.generator).numpy()
@@ -184,15 +184,15 @@ class Presampling(LookingSelection):
         new = math.sqrt(len(probs) * float(probs @ probs))
         self.tau = self.momentum * self.tau + (1.0 - self.momentum) * new
 
-    def _settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         own = {"presample": self.presample, "threshold": self.threshold, "momentum": self.momentum}
-        return {**super()._settings(), **own}
+        return {**super().settings(), **own}
 
-    def _learned(self) -> dict[str, Any]:
-        return {**super()._learned(), "tau": self.tau}
+    def learned(self) -> dict[str, Any]:
+        return {**super().learned(), "tau": self.tau}
 
-    def _restore(self, state: dict[str, Any]) -> None:
-        super()._restore(state)
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
         self.tau = state["tau"]
 
 

@@ -106,21 +106,21 @@ class InfoBatch(Selection):
         probs[self._order] = self.batch_size / len(self._order)
         return probs
 
-    def _settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Any]:
         own = {
             "total_steps": self.total_steps,
             "total_epochs": self.total_epochs,
             "prune_ratio": self.prune_ratio,
             "delta": self.delta,
         }
-        return {**super()._settings(), **own}
+        return {**super().settings(), **own}
 
-    def _learned(self) -> dict[str, Any]:
+    def learned(self) -> dict[str, Any]:
         arrays = {"scores": self._scores, "order": self._order, "is_rescaled": self._is_rescaled}
         tensors = {name: torch.from_numpy(array.copy()) for name, array in arrays.items()}
         return {**tensors, "position": self._position, "steps": self._steps, "epochs": self._epochs}
 
-    def _restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         self._scores, self._order, self._is_rescaled = (
             state[name].numpy().copy() for name in ("scores", "order", "is_rescaled")
         )

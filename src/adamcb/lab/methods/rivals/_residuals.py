@@ -76,12 +76,12 @@ class ResidualDistribution(Selection):
         """Return float64[n], how often each point is expected in a batch."""
         return self.batch_size * self._probs
 
-    def _settings(self) -> dict[str, Any]:
-        return {**super()._settings(), "period": self.period, "floor": self.floor}
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "period": self.period, "floor": self.floor}
 
-    def _learned(self) -> dict[str, Any]:
+    def learned(self) -> dict[str, Any]:
         return {"probs": torch.from_numpy(self._probs.copy()), "drawn": self._drawn}
 
-    def _restore(self, state: dict[str, Any]) -> None:
+    def restore(self, state: dict[str, Any]) -> None:
         self._set(state["probs"].numpy().copy())
         self._drawn = state["drawn"]

@@ -65,17 +65,17 @@ class LastSeen(ReplacementSelection):
         if not self._first_epoch:
             self.set_weights(draw.indices, values)
 
-    def _learned(self) -> dict[str, Any]:
+    def learned(self) -> dict[str, Any]:
         own = {"scores": torch.from_numpy(self._scores.copy()), "epochs": self._epochs.state_dict()}
-        return {**super()._learned(), **own, "drawn": self._drawn}
+        return {**super().learned(), **own, "drawn": self._drawn}
 
-    def _check_state(self, state: Any) -> None:
-        super()._check_state(state)
+    def check_state(self, state: Any) -> None:
+        super().check_state(state)
         self._epochs.check_state(state["epochs"], "state['epochs']")
         _checks.integer("state['drawn']", state["drawn"], low=0)
 
-    def _restore(self, state: dict[str, Any]) -> None:
-        super()._restore(state)
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
         self._scores, self._drawn = state["scores"].numpy().copy(), state["drawn"]
         self._epochs.load_state_dict(state["epochs"])
 
@@ -125,9 +125,9 @@ class VarianceReducerBandit(ReplacementSelection):
         else:
             self.set_weights(draw.indices, np.sqrt(self._sums[draw.indices] + self._regularizer))
 
-    def _learned(self) -> dict[str, Any]:
-        return {**super()._learned(), "sums": torch.from_numpy(self._sums.copy()), "regularizer": self._regularizer}
+    def learned(self) -> dict[str, Any]:
+        return {**super().learned(), "sums": torch.from_numpy(self._sums.copy()), "regularizer": self._regularizer}
 
-    def _restore(self, state: dict[str, Any]) -> None:
-        super()._restore(state)
+    def restore(self, state: dict[str, Any]) -> None:
+        super().restore(state)
         self._sums, self._regularizer = state["sums"].numpy().copy(), state["regularizer"]
