@@ -37,7 +37,7 @@ def main() -> nn.Module:
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     # Batches are as noisy as 512 rows drawn at random, and no larger than that takes.
     selection = adamcb.UniformSelection(split, 512) if options.plain else None
-    smallest = None if options.plain else 16
+    smallest = None if options.plain else 64
     loader = adamcb.AdaptiveLoader(model, train_set, 512, min_batch_size=smallest, selection=selection)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, options.epochs * len(loader))
 

@@ -28,9 +28,9 @@ def test_python_in_documents_runs(page, tmp_path, monkeypatch):
 
 
 def python_blocks(text: str) -> list[str]:
-    """Return the Python of a document. Of a `diff` it is what is left after the change."""
+    """Return the Python of a document. Of a `diff`: what is left after the change, in a loop with its imports."""
     found = re.findall(r"```(python|diff)\n(.*?)```", text, flags=re.DOTALL)
-    return [block if kind == "python" else after(block) for kind, block in found]
+    return [block if kind == "python" else f"import torch.nn.functional as F\n{after(block)}" for kind, block in found]
 
 
 def after(diff: str) -> str:
@@ -64,12 +64,12 @@ def test_a_diff_changes_as_many_lines_as_the_readme_says():
 # What the examples take for granted: a model, a dataset, a batch, an optimizer.
 SETTING = """
 import torch
-import torch.nn.functional as F
 from torch import nn
 model = nn.Sequential(nn.Flatten(), nn.Linear(16, 10))
 train_set = torch.utils.data.TensorDataset(torch.rand(300, 1, 4, 4), torch.arange(300) % 10)
 x, y, weights = *train_set[:8], torch.ones(8)
 optimizer = torch.optim.Adam(model.parameters())
+del torch, nn
 """
 
 

@@ -357,11 +357,11 @@ def test_a_watch_reads_as_the_meter_does_and_counts_batches_of_any_size(data):
     experiment = Experiment(batch_size=60, min_batch_size=8, scores="exact").completed(task)
     model, watch = initial_model(task, 0, "cpu"), Watch(len(data.train), 60)
     trainer = build_trainer(experiment, METHODS["adamcb"], task, model, 0, observers=(watch,))
+    meter = Meter.of(trainer.selection)
     counts, sizes = np.zeros(len(data.train), dtype=int), []
     for epoch in range(6):
         if epoch == 5:
-            trainer.meter = Meter.of(trainer.selection)
-            trainer.observers = (trainer.meter, watch)
+            trainer.observers.append(meter)
             watch.read(trainer.selection)
         for batch in trainer:
             np.add.at(counts, batch.draw.indices, 1)
@@ -370,9 +370,9 @@ def test_a_watch_reads_as_the_meter_does_and_counts_batches_of_any_size(data):
             trainer.step(F.cross_entropy(model(inputs), labels, reduction="none"))
     again = Watch(len(data.train), 60)
     again.load_state_dict(watch.state_dict())
-    readings, meter = watch.read(trainer.selection), trainer.meter.as_dict()
+    readings, now = watch.read(trainer.selection), meter.as_dict()
     for name in ("second_moment", "effective_sample_size", "coverage", "largest_weight"):
-        assert readings[name] == pytest.approx(meter[name], rel=1e-12)
+        assert readings[name] == pytest.approx(now[name], rel=1e-12)
     assert again.read(trainer.selection) == readings
     for one in (watch, again):
         assert (one.num_draws, one.samples_drawn) == (len(sizes), sum(sizes))

@@ -40,7 +40,7 @@ class AdaptiveLoader:
             loss.backward()
             optimizer.step()
 
-    `weigh` weighs the losses so that their sum is an unbiased estimate of the mean loss over the dataset. The backward
+    `weigh` weights the losses so that their sum is an unbiased estimate of the mean loss over the dataset. The backward
     pass gives the gradient as usual, and a score for every sample of the batch. The scores teach the selection when the
     next batch is taken, the epoch ends or a state is saved; `learn` does it at once.
 
@@ -127,7 +127,6 @@ class AdaptiveLoader:
         self.selection: Selection = choose(selection, dataset, self.batch_size, min_batch_size, seed, self._ranks)
         self.meter = Meter.of(self.selection)
         self._samples = SampleRecord.of(self.selection) if _checks.boolean("record_samples", record_samples) else None
-        self.observers = (self.meter, *_arguments.check_observers(observers))
         if self._sharded:
             seed = derived_seed(seed, self._ranks.rank) if self._ranks.rank else seed
         else:
@@ -145,7 +144,7 @@ class AdaptiveLoader:
             delay=_arguments.checked_delay(feedback_delay),
             record=self._samples,
             meter=self.meter,
-            observers=self.observers,
+            observers=[self.meter, *_arguments.check_observers(observers)],
             usage=self._usage,
         )
         self.epoch, self._closed = 0, False
@@ -165,6 +164,11 @@ class AdaptiveLoader:
     def device(self) -> torch.device:
         """Where batches are moved: the device that was given, or where the model is now."""
         return _arguments.device_of(self.model) if self._device is None else self._device
+
+    @property
+    def observers(self) -> list[Observer]:
+        """Whoever is told of every batch, the meter first. You may append to it."""
+        return self._learning.observers
 
     @property
     def collate_fn(self) -> Callable[[list[Any]], Any]:
@@ -236,7 +240,7 @@ class AdaptiveLoader:
         factors = torch.from_numpy(weights.astype(precision))
         if losses.device.type != "cpu":
             factors = factors.to(losses.device, non_blocking=True)
-        # No dot product: where a framework weighs inside the forward pass, that would count as mixing samples.
+        # No dot product: where a framework calls `weigh` inside the forward pass, that would count as mixing samples.
         loss = (factors * losses).sum()
         # One rank alone must not stop here: the others would wait for it in their backward pass.
         checked = not self._shared and losses.device.type == "cpu"

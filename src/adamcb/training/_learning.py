@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
@@ -48,12 +47,12 @@ class Learning:
         delay: int | None,
         record: SampleRecord | None,
         meter: Meter,
-        observers: Sequence[Observer],
+        observers: list[Observer],
         usage: UsageCheck,
     ) -> None:
         self._model, self._selection, self._scoring, self._ranks = model, selection, scoring, ranks
         self._shared, self._delay, self._record = shared, delay, record
-        self._meter, self._observers, self._usage = meter, observers, usage
+        self._meter, self.observers, self._usage = meter, observers, usage
         divides = scoring is not None and scoring.divides
         self._queue = FeedbackQueue(divides=divides, factor=ranks.size)
         self._weighed: list[Weighed] = []
@@ -131,7 +130,7 @@ class Learning:
             self._record.note(draw, losses, scores)
         self._meter.seconds["selection"] += clock() - start
         if scores is not None:
-            for observer in self._observers:
+            for observer in self.observers:
                 observer.note_scores(draw, scores)
 
     def give_up(self) -> None:
