@@ -190,7 +190,7 @@ def test_forward_pass_that_never_goes_backward_is_let_go(mode):
 @pytest.mark.parametrize("other", MODES)
 def test_second_engine_is_refused_in_every_mode(mode, other):
     model = chain()
-    with PerSampleNorms(model, mode=mode), pytest.raises(RuntimeError, match="attached already"):
+    with PerSampleNorms(model, mode=mode), pytest.raises(RuntimeError, match="still measures"):
         PerSampleNorms(model, mode=other)
 
 
@@ -267,7 +267,7 @@ def test_what_is_no_chain_of_convolutions_is_traced(layers, monkeypatch):
 
 
 def test_large_convolutions_are_traced_from_the_second_pass(monkeypatch):
-    monkeypatch.setattr("adamcb.gradnorm._sequential._FEW_PRODUCTS", 100)
+    monkeypatch.setattr("adamcb.gradnorm._chain._FEW_PRODUCTS", 100)
     model, inputs = images_chain(), numbers(5, 2, 8, 8)
     with PerSampleNorms(model) as norms:
         first = taken(norms, model, inputs)

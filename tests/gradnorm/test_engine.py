@@ -75,8 +75,8 @@ def test_mode_and_model_are_checked():
 def test_two_engines_on_one_model_are_refused_and_the_first_goes_on():
     model = network()
     with PerSampleNorms(model) as norms:
-        for other in (model, nn.Sequential(model)):
-            with pytest.raises(RuntimeError, match="attached already, to"):
+        for other, measured in ((model, "the model itself"), (nn.Sequential(model), "0")):
+            with pytest.raises(RuntimeError, match=rf"still measures {measured}\."):
                 PerSampleNorms(other)
         backward(model)
         torch.testing.assert_close(norms.take(), norms_one_by_one(model, INPUTS), rtol=1e-10, atol=0.0)

@@ -132,7 +132,8 @@ def test_dropped_engine_frees_its_model_at_once(build, mode):
 
 def test_refusal_says_what_to_close():
     model = network()
-    with PerSampleNorms(model), pytest.raises(RuntimeError, match=r"call `close\(\)` of it, or of the loader that"):
+    advice = r"Call `close\(\)` of the old loader \(or PerSampleNorms\) first; in a notebook, build the model in"
+    with PerSampleNorms(model), pytest.raises(RuntimeError, match=advice):
         PerSampleNorms(model)
 
 

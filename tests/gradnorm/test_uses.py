@@ -109,6 +109,14 @@ def test_sizes_that_coincide_do_not_confuse_the_batch(shape):
     check(randomize(model.double()), numbers(*shape), norms_one_by_one)
 
 
+def test_recurrent_layers_of_exported_programs_are_measured():
+    def formula(m, x):
+        state, settings = x.new_zeros(1, len(x), 2), (False, 1, 0.0, True, False, True)
+        return torch.ops.aten.gru.input(x, state, [m.a, m.b], *settings)[0]
+
+    check(randomize(Formula(formula, a=(6, 3), b=(6, 2)).double()), numbers(5, 4, 3), norms_one_by_one)
+
+
 def test_module_called_several_times_counts_as_a_whole():
     layer = nn.Linear(3, 3)
     model = nn.Sequential(layer, nn.Tanh(), layer, nn.Tanh(), layer)

@@ -43,8 +43,8 @@ class Owners:
 class Batch(NamedTuple):
     """Entry i of dimension `dim` belongs to sample (i // inner) mod size, or to owners.samples[i] if there are owners.
 
-    `sure` marks what an operation's own convention tells (a recurrent layer knows its batch dimension) against what was
-    taken from the inputs of the model, where the first dimension is the batch by convention.
+    `sure`: an operation's own convention says so, as of a recurrent layer that knows its batch dimension. Otherwise it
+    was inferred from the model's inputs, whose first dimension is the batch by convention.
     """
 
     dim: int
@@ -146,14 +146,14 @@ def reshape_owners(batch: Batch, owner: Tensor, source: torch.Size, out: torch.S
     if not len(owner):
         return None
     changes = torch.nonzero(owner[1:] != owner[:-1]).flatten() + 1
-    run = math.gcd(len(owner), *changes.tolist())
-    parts = owner[::run]  # each stands for a run of entries, and all of them perhaps for several rounds
+    stretch = math.gcd(len(owner), *changes.tolist())
+    parts = owner[::stretch]  # each stands for a stretch of entries, and all of them perhaps for several rounds
     period = next(
         size
         for size in range(1, len(parts) + 1)
         if len(parts) % size == 0 and torch.equal(parts[size:], parts[: len(parts) - size])
     )
-    before, behind, parts = before * len(parts) // period, behind * run, parts[:period]
+    before, behind, parts = before * len(parts) // period, behind * stretch, parts[:period]
     for dim, size in enumerate(out):
         start, rest = math.prod(out[:dim]), math.prod(out[dim + 1 :])
         if start and rest and before % start == 0 and behind % rest == 0:

@@ -1,4 +1,4 @@
-"""One operation in which parameters meet the batch, as its rule sees it, and what the rule returns."""
+"""One operation in which parameters meet the batch: its entry in the table, its arguments, what its rule returns."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from adamcb.gradnorm._parts import Part
 
 
 class Origin(NamedTuple):
-    """Which parameters a tensor was made of, and the ways of making one that have a shortcut.
+    """Which parameters a tensor was made of, and how, where that allows a shortcut.
 
     Attributes:
         leaves: The parameters.
@@ -41,6 +41,52 @@ class Origin(NamedTuple):
 Mark = Batch | Mixed | Origin
 """What is known of a tensor: where its samples are, that they are mixed, or which parameters it was made of."""
 
+Layout = Callable[["Call", Tensor, Batch, Tensor], "Batch | None"]
+"""From a call, one of its arguments, where the samples are in that, and the result to where they are in the result.
+
+None where the result no longer keeps samples apart.
+"""
+
+Rule = Callable[..., "list[Use] | None"]
+"""A function with the operation's own signature behind a `Call`.
+
+It returns a `Use` for each argument that may be a parameter, or None where it does not apply.
+"""
+
+
+class Operation(NamedTuple):
+    """What is known of an operation: an entry of the table, `_table.py`.
+
+    Attributes:
+        layout: How it moves samples, None if that has to be found out.
+        rule: What each use of a parameter in it adds to the gradients, None if it has to be replayed.
+        origin: A shortcut of `_origins.py` for results that were made of parameters alone, None if it has none.
+        composite: Runs the operation in smaller steps, given a `MarkSource`, the operation and its arguments.
+        recurrent: Whether those steps are other operations than torch's own, as for recurrent layers.
+        ties: Tells whether samples of the result depend on one another, and are measured by their contributions.
+        converts: Whether the other argument says what type, and no more.
+        assigns: Whether it changes its first argument and returns nothing.
+        cuts: Whether its results may be pieces of the dimension of the samples.
+        pools: Whether it is a sum or a mean: over samples it is harmless as a loss.
+        is_loss: Whether it is a loss, and so a sum or a mean where one number is left.
+    """
+
+    layout: Layout | None
+    rule: Rule | None = None
+    origin: Callable[[Call, Tensor, bool], Origin] | None = None
+    composite: Callable[..., Any] | None = None
+    recurrent: bool = False
+    ties: Callable[[Call], bool] | None = None
+    converts: bool = False
+    assigns: bool = False
+    cuts: bool = False
+    pools: bool = False
+    is_loss: bool = False
+
+
+UNKNOWN = Operation(None)
+"""An operation that is not in the table."""
+
 
 @dataclass
 class Use:
@@ -54,7 +100,7 @@ class Use:
         origin: For a tensor made of parameters: from which, and how.
         saved: What `part` reads, if it forms the gradient. Autograd keeps it, and frees it.
         bias: A parameter whose gradient is the sum of the left factors of the part, an `Outer`.
-        run: Runs the operation with a backward pass of its own, into which it takes what supplies the gradients.
+        run: Runs the operation with its own backward pass; takes the function that supplies the gradients.
     """
 
     tensor: Any
@@ -75,18 +121,27 @@ class Call:
         args: Its arguments.
         kwargs: Its named arguments.
         marks: What is known of the arguments, by their ids.
+        operation: What is known of the operation.
         checked: Whether autograd must compute all gradients itself, so that parts can be compared with them.
 
     Attributes:
         out: Where the samples are in the result; known once the operation has run, so for `part` functions.
-        key: What tells it from other operations on the batch, for a look at what is known of it.
+        key: Identifies operations of the same kind, so that an answer can be looked up.
     """
 
     def __init__(
-        self, name: str, func: Callable, args: tuple, kwargs: dict, marks: dict[int, Any], *, checked: bool = False
+        self,
+        name: str,
+        func: Callable,
+        args: tuple,
+        kwargs: dict,
+        marks: dict[int, Any],
+        operation: Operation = UNKNOWN,
+        *,
+        checked: bool = False,
     ) -> None:
         self.name, self.func, self.args, self.kwargs, self.marks = name, func, args, kwargs, marks
-        self.checked = checked
+        self.operation, self.checked = operation, checked
         self.out: Any = None
         self.key: Any = None
 
@@ -123,14 +178,19 @@ class Call:
         return rows(tensor, batch or self.out)
 
     def may_form(self, weight: Any) -> bool:
-        """Tell whether the gradient of `weight` may be supplied by its part instead of by autograd.
+        """Tell whether the gradient of `weight` may be supplied by its part instead of by autograd."""
+        return not self.checked and may_form(weight)
 
-        Not under autocast, where autograd rounds in its own way, nor where saved tensors are packed: gradient
-        checkpointing saves and recomputes exactly what the plain operation saves.
-        """
-        if self.checked or not trains(weight) or weight.dtype not in (torch.float32, torch.float64):
-            return False
-        return not _compat.packs_saved_tensors() and not torch.is_autocast_enabled(weight.device.type)
+
+def may_form(weight: Any) -> bool:
+    """Tell whether the gradient of `weight` may be supplied by its part, in a pass that is not checked.
+
+    Not under autocast, where autograd rounds in its own way, nor where saved tensors are packed: gradient checkpointing
+    saves and recomputes exactly what the plain operation saves.
+    """
+    if not trains(weight) or weight.dtype not in (torch.float32, torch.float64):
+        return False
+    return not _compat.packs_saved_tensors() and not torch.is_autocast_enabled(weight.device.type)
 
 
 def is_in_place(name: str) -> bool:

@@ -20,7 +20,7 @@ from torch.linalg import vector_norm
 from adamcb.gradnorm import _compat
 from adamcb.gradnorm._parts import Dense, Outer
 from adamcb.gradnorm._patches import Patches, Window
-from adamcb.gradnorm._record import SECOND_BACKWARD, Check, Finish, unavailable
+from adamcb.gradnorm._record import SECOND_BACKWARD, Check, Finish, arrive, unavailable
 
 # A dense layer: its inputs, None if its matrix is frozen, and whether its bias trains.
 Layer = tuple[Tensor | None, bool]
@@ -108,9 +108,9 @@ def _is_plain(modules: Sequence[nn.Module | None]) -> bool:
     flattens = [module for module in modules if type(module) is nn.Flatten]
     others = {type(module) for module in modules} - _WITH_PARAMETERS - _ON_IMAGES - {nn.Flatten}
     parts = [id(part) for module in layers for part in (module, *module.parameters())]  # type: ignore[union-attr]
-    whole = all((module.start_dim, module.end_dim) == (1, -1) for module in flattens)
+    flat = all((module.start_dim, module.end_dim) == (1, -1) for module in flattens)
     apart = all(module.dim in (1, -1, None) for module in modules if isinstance(module, (nn.Softmax, nn.LogSoftmax)))
-    known = others <= _ONE_INPUT and whole and apart
+    known = others <= _ONE_INPUT and flat and apart
     return bool(layers) and known and len(set(parts)) == len(parts) and _in_order(modules)
 
 
@@ -154,7 +154,7 @@ class ChainPass:
         self._products = 0
         self._leaves: list[tuple[Any, Any]] = []
         self.error: str | None = None
-        self._finish: Finish | None = finish
+        self.finish: Finish | None = finish
         self._layers: list[Layer | ConvolutionLayer] = []  # from the last to the first, as gradients arrive
         self._gradients: list[tuple[Tensor | None, ...]] = []
         self._total: Tensor | None = None
@@ -210,12 +210,8 @@ class ChainPass:
         return True
 
     def _begin(self, grads: tuple[Tensor | None, ...]) -> None:
-        if self._finish is None:
+        if not arrive(self):
             self.error = SECOND_BACKWARD
-        else:
-            # Let go of it first: whoever is told keeps this record.
-            finish, self._finish = self._finish, None
-            finish(self)
         self._gradients.append(grads)
 
     def _settle_first(self, grads: tuple[Tensor | None, ...]) -> None:

@@ -22,7 +22,7 @@ from adamcb.gradnorm._packed import Steps
 from adamcb.gradnorm._recurrence import lstm_scan, scans
 
 
-class Marks(Protocol):
+class MarkSource(Protocol):
     """What an operation that is taken apart needs of the tracer.
 
     Attributes:
@@ -40,7 +40,7 @@ class Marks(Protocol):
         ...
 
 
-def _attention(marks: Marks, func: Any, *args: Any, **kwargs: Any) -> Any:
+def attention(marks: MarkSource, func: Any, *args: Any, **kwargs: Any) -> Any:
     """Run the body of `multi_head_attention_forward`, whose inputs are [T, K, d] or, for a single sample, [T, d]."""
     for place, name in enumerate(("query", "key", "value")):
         tensor = args[place] if len(args) > place else kwargs[name]
@@ -58,13 +58,15 @@ def _body(func: Any) -> Callable:
     return body
 
 
-def _lstm_step(gates: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def lstm_step(gates: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return the hidden state and the cell after one step."""
     into, forget, new, out = (gates + hidden).chunk(4, -1)
     cell = forget.sigmoid() * state[1] + into.sigmoid() * new.tanh()
     return out.sigmoid() * cell.tanh(), cell
 
 
-def _gru_step(gates: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def gru_step(gates: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return the hidden state after one step."""
     reset, update, new = gates.chunk(3, -1)
     hidden_reset, hidden_update, hidden_new = hidden.chunk(3, -1)
     fresh = torch.tanh(new + (reset + hidden_reset).sigmoid() * hidden_new)
@@ -72,16 +74,20 @@ def _gru_step(gates: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tuple
     return (fresh + kept * (state[0] - fresh),)
 
 
-def _tanh_step(gates: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def tanh_step(gates: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return the hidden state after one step."""
     return (torch.tanh(gates + hidden),)
 
 
-def _relu_step(gates: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+def relu_step(gates: Tensor, hidden: Tensor, state: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Return the hidden state after one step."""
     return (torch.relu(gates + hidden),)
 
 
-def _recurrent(step: Callable) -> Callable:
-    def run(marks: Marks, func: Any, *args: Any) -> tuple[Tensor, ...]:
+def recurrent(step: Callable) -> Callable:
+    """Return what runs a recurrent layer step by step, or an LSTM's steps at once."""
+
+    def run(marks: MarkSource, func: Any, *args: Any) -> tuple[Tensor, ...]:
         if not isinstance(args[3], bool):  # packed data, and how many sequences have a row at each step
             data, sizes, states, *rest = args
             states = tuple(states) if isinstance(states, (tuple, list)) else (states,)
@@ -105,7 +111,12 @@ def _recurrent(step: Callable) -> Callable:
 
 
 def _layers(
-    marks: Marks, step: Callable, rows: Tensor, states: tuple[Tensor, ...], settings: Any, packed: Steps | None = None
+    marks: MarkSource,
+    step: Callable,
+    rows: Tensor,
+    states: tuple[Tensor, ...],
+    settings: Any,
+    packed: Steps | None = None,
 ) -> tuple[Tensor, Iterator[Tensor]]:
     """Run all layers over [T, K, d], or over packed rows [N, d]; return the last one's results and the last states."""
     weights, has_biases, num_layers, dropout, train, bidirectional = settings
@@ -117,7 +128,7 @@ def _layers(
             at = layer * directions + direction
             own = _Weights(weights[at * per_pass : (at + 1) * per_pass], has_biases)
             start = tuple(state[at] for state in states)
-            at_once = step is _lstm_step and own.scans(marks.checked, start)
+            at_once = step is lstm_step and own.scans(marks.checked, start)
             scan = _scan_at_once if at_once else functools.partial(_scan, step)
             gates = F.linear(rows, own.input, own.input_bias)
             if packed is None:
@@ -143,7 +154,7 @@ class _Weights:
 
     def scans(self, checked: bool, states: tuple[Tensor, ...]) -> bool:
         """Tell whether all steps can run as one operation."""
-        return self.projection is None and scans(checked, (self.hidden, self.hidden_bias), states)
+        return not checked and self.projection is None and scans((self.hidden, self.hidden_bias), states)
 
 
 def _scan(
@@ -196,8 +207,10 @@ def _through_pack(
     return packed.gather(hidden, reverse=reverse), (hidden.flatten(0, 1).index_select(0, packed.ends), *final[1:])
 
 
-def _cell(step: Callable) -> Callable:
-    def run(marks: Marks, func: Any, input: Tensor, state: Any, *weights: Tensor | None) -> Any:
+def cell(step: Callable) -> Callable:
+    """Return what runs one step of a recurrent layer."""
+
+    def run(marks: MarkSource, func: Any, input: Tensor, state: Any, *weights: Tensor | None) -> Any:
         states = tuple(state) if isinstance(state, (tuple, list)) else (state,)
         input_weight, hidden_weight, input_bias, hidden_bias = (*weights, None, None)[:4]
         gates = F.linear(input, input_weight, input_bias)  # type: ignore[arg-type]
@@ -205,17 +218,3 @@ def _cell(step: Callable) -> Callable:
         return after if len(after) > 1 else after[0]
 
     return run
-
-
-# These become other operations when they are taken apart; attention is run by the operations that it is made of anyway.
-RECURRENT: dict[str, Callable] = {
-    "lstm": _recurrent(_lstm_step),
-    "gru": _recurrent(_gru_step),
-    "rnn_tanh": _recurrent(_tanh_step),
-    "rnn_relu": _recurrent(_relu_step),
-    "lstm_cell": _cell(_lstm_step),
-    "gru_cell": _cell(_gru_step),
-    "rnn_tanh_cell": _cell(_tanh_step),
-    "rnn_relu_cell": _cell(_relu_step),
-}
-COMPOSITES: dict[str, Callable] = {"multi_head_attention_forward": _attention, **RECURRENT}

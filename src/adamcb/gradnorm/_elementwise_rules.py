@@ -155,7 +155,7 @@ def setitem(call: Call, tensor: Tensor, index: Any, value: Any) -> list[Use] | N
     if batch is None or not call.parametric(value):
         return []
     seen = tensor.detach()[index]
-    reading = Call("__getitem__", Tensor.__getitem__, (tensor, index), {}, call.marks)
+    reading = Call(call.name, Tensor.__getitem__, (tensor, index), {}, call.marks)
     place = picked(reading, tensor, batch, seen)
     return None if place is None else [spread(call, value, lambda grad: grad[index], place)]
 

@@ -175,8 +175,8 @@ def _refuse_second_engine(model: nn.Module) -> None:
     taken = watched_parts(model)
     if taken:
         raise RuntimeError(
-            f"PerSampleNorms is attached already, to {', '.join(taken)}; first call `close()` of it, or of the loader "
-            "that made it."
+            f"An older loader or PerSampleNorms still measures {', '.join(taken)}. Call `close()` of the old loader "
+            "(or PerSampleNorms) first; in a notebook, build the model in the same cell."
         )
 
 

@@ -1,15 +1,15 @@
-"""The guard: compares what was measured with what autograd computed, so that no norm is wrong without a word.
+"""The guard: compares what was measured with what autograd computed, so that no norm is silently wrong.
 
 In a checked pass autograd computes every gradient itself. Each parameter has one fixed random direction r, and
 Σⱼ⟨partⱼ, r⟩ must be ⟨gradient, r⟩. A part that is lost, counted twice, or made of two samples' factors shows; so does a
 parameter that got a gradient and was never measured. Only what this backward pass adds is compared, so it does not
 matter what `param.grad` held before, nor what happens to it later.
 
-Two samples that are exchanged as a whole leave that sum as it is. So in the first checks the gradient of the model's
-result goes backward twice more, with a random weight wⱼ for each sample, and with 1 − wⱼ. Σⱼ wⱼ⟨partⱼ, r⟩ must be what
-the first of the two brings. This is judged where both together bring what the losses' own pass did: where all
-gradients come through the result, and no hook on the way does more than scale them. Of several results each has its
-own turn when its gradient arrives. Where one was made of another, what came from there is taken off first.
+If two samples are swapped completely, that sum does not change. So the first checks send the gradient of the model's
+result backward twice more: with a random weight wⱼ per sample, and with 1 − wⱼ. Σⱼ wⱼ⟨partⱼ, r⟩ must equal what the
+first pass brings. The result counts only if both passes together bring the real gradient: not if a part of it came past
+the model's result, or a hook on the way does more than scale it. Several results are checked one by one. What one
+result passes on to another is subtracted first.
 """
 
 from __future__ import annotations
@@ -229,13 +229,13 @@ class Guard:
     def verdict(self, names: Any) -> tuple[bool, str | None]:
         """Return whether there was something to compare, and what is wrong."""
         arrived = [watched for watched in self._watched.values() if watched.arrived]
-        whole = math.sqrt(sum(watched.norm**2 for watched in arrived))
-        if not arrived or not math.isfinite(whole):  # no backward pass, or one that overflowed
+        total = math.sqrt(sum(watched.norm**2 for watched in arrived))
+        if not arrived or not math.isfinite(total):  # no backward pass, or one that overflowed
             return False, None
-        wrong = [watched for watched in arrived if not watched.agrees(whole, self._coarse)]
+        wrong = [watched for watched in arrived if not watched.agrees(total, self._coarse)]
         if not wrong and self._weighs and len(self._weighed) == self._passes:
-            explained = all(watched.comes_from_results(whole, self._coarse) for watched in arrived)
-            wrong = [each for each in arrived if explained and not each.keeps_samples(whole, self._coarse)]
+            explained = all(watched.comes_from_results(total, self._coarse) for watched in arrived)
+            wrong = [each for each in arrived if explained and not each.keeps_samples(total, self._coarse)]
         if not wrong:
             return True, None
         found = "; ".join(f"{names([watched.leaf])} {watched.finding()}" for watched in wrong[:3])
@@ -293,25 +293,25 @@ class _Watched:
             self._weighed_parts += complex((products * _weights(len(products)).to(products)).sum())
             self._size += float(products.abs().sum())
 
-    def agrees(self, whole: float, coarse: bool) -> bool:
-        """Tell whether both are the same, up to rounding; `whole` is the norm of the gradient of all parameters."""
-        return self._close(self._sum, self._parts, whole, coarse)
+    def agrees(self, total: float, coarse: bool) -> bool:
+        """Tell whether both are the same, up to rounding; `total` is the norm of the gradient of all parameters."""
+        return self._close(self._sum, self._parts, total, coarse)
 
-    def comes_from_results(self, whole: float, coarse: bool) -> bool:
+    def comes_from_results(self, total: float, coarse: bool) -> bool:
         """Tell whether all of the gradient came through what the model returned, and shares of it add up."""
-        return self._close(self._sum, self._sum_again, whole, coarse)
+        return self._close(self._sum, self._sum_again, total, coarse)
 
-    def keeps_samples(self, whole: float, coarse: bool) -> bool:
+    def keeps_samples(self, total: float, coarse: bool) -> bool:
         """Tell whether the parts are those of the samples that they are taken for."""
-        self._exchanged = not self._close(self._weighed_sum, self._weighed_parts, whole, coarse)
+        self._exchanged = not self._close(self._weighed_sum, self._weighed_parts, total, coarse)
         return not self._exchanged
 
-    def _close(self, first: complex, second: complex, whole: float, coarse: bool) -> bool:
+    def _close(self, first: complex, second: complex, total: float, coarse: bool) -> bool:
         tolerance = _COARSE if coarse or self._coarse else _TOLERANCES.get(self.leaf.dtype, _COARSE)
         if self.leaf.device.type != "cpu":
             tolerance = max(tolerance, 1e-2 if self.leaf.dtype == torch.float32 else tolerance)
-        # What is small against the whole gradient is mostly rounding, and moves no norm.
-        return abs(first - second) <= tolerance * (self._size + self.norm + whole)
+        # What is small against the gradient of all parameters is mostly rounding, and moves no norm.
+        return abs(first - second) <= tolerance * (self._size + self.norm + total)
 
     def finding(self) -> str:
         """Say what does not agree."""
@@ -343,10 +343,10 @@ def _spread_weights(grad: Tensor, batch: Batch) -> Tensor | None:
     return None if (owner < 0).any() else _weights(batch.size).to(grad)[owner].view(shape)
 
 
-def _negligible(own: Tensor, whole: Tensor) -> bool:
+def _negligible(own: Tensor, total: Tensor) -> bool:
     """Tell whether a result's own gradient is but the rounding of what came from results that were made of it."""
-    tolerance = _TOLERANCES.get(whole.dtype, 10 * _COARSE) / 10
-    return float(torch.linalg.vector_norm(own)) <= tolerance * float(torch.linalg.vector_norm(whole))
+    tolerance = _TOLERANCES.get(total.dtype, 10 * _COARSE) / 10
+    return float(torch.linalg.vector_norm(own)) <= tolerance * float(torch.linalg.vector_norm(total))
 
 
 def _weigh(guard: weakref.ref, key: Hashable, quiet: Callable[[], Any], grads: tuple[Tensor | None, ...]) -> None:

@@ -9,17 +9,21 @@ import torch
 from torch import Tensor
 
 from adamcb.gradnorm._batch import Batch, find_owners, place_owners, spread_owners
-from adamcb.gradnorm._call import Call, substitute
-from adamcb.gradnorm._layouts import Layout, appended, embedding_of, first_of, positions, viewed
+from adamcb.gradnorm._call import Call, Layout, substitute
+from adamcb.gradnorm._layouts import appended, embedding_of, first_of, positions, viewed
 
 
-def moved_along(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
-    """Entries change places along some dimensions: `flip`, and `roll`, where the dimensions come last or not at all."""
-    given = call.args[1:] if call.name == "flip" else call.args[2:]
-    dims = call.kwargs.get("dims", given[0] if given and isinstance(given[0], (tuple, list)) else given)
-    if dims not in (None, (), []) and batch.dim not in positions(dims, source.dim()):
-        return batch
-    return indexed(call, source, batch, out)
+def moved_along(place: int) -> Layout:
+    """Return the layout of operations that exchange entries along dimensions, given from argument `place` on."""
+
+    def layout(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+        given = call.args[place:]
+        dims = call.kwargs.get("dims", given[0] if given and isinstance(given[0], (tuple, list)) else given)
+        if dims not in (None, (), []) and batch.dim not in positions(dims, source.dim()):
+            return batch
+        return indexed(call, source, batch, out)
+
+    return layout
 
 
 def embedded(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:

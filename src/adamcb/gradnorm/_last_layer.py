@@ -20,9 +20,9 @@ from torch.nn import Parameter
 
 from adamcb.gradnorm._call import is_parameter, tensors_in
 from adamcb.gradnorm._compat import ACCUMULATES, age
-from adamcb.gradnorm._owners import VIEWS, Layouts, Owners, owners_behind
+from adamcb.gradnorm._owners import VIEWS, Answers, LayerOwners, owners_behind
 from adamcb.gradnorm._parts import accurate
-from adamcb.gradnorm._record import SECOND_BACKWARD, Finish, unavailable
+from adamcb.gradnorm._record import SECOND_BACKWARD, Finish, arrive, unavailable
 
 
 class LastPass:
@@ -32,15 +32,16 @@ class LastPass:
         index: Its place among the forward passes.
         finish: Called with this record when the first gradient arrives.
         batch_size: The number of samples.
+        answers: What was found out about the owners of gradients so far.
     """
 
-    __slots__ = ("_arrived", "_finish", "_layouts", "_norms", "batch_size", "error", "index")
+    __slots__ = ("_answers", "_arrived", "_norms", "batch_size", "error", "finish", "index")
 
-    def __init__(self, index: int, finish: Finish, batch_size: int, layouts: Layouts | None = None) -> None:
+    def __init__(self, index: int, finish: Finish, batch_size: int, answers: Answers | None = None) -> None:
         self.index, self.batch_size = index, batch_size
         self.error: str | None = None
-        self._finish: Finish | None = finish
-        self._layouts: Layouts = {} if layouts is None else layouts
+        self.finish: Finish | None = finish
+        self._answers: Answers = {} if answers is None else answers
         self._arrived: set[int] = set()
         self._norms: Tensor | None = None
 
@@ -59,11 +60,11 @@ class LastPass:
                 layers.setdefault(layer, result)
         above = _layers_above(list(layers))
         for place, (layer, result) in enumerate(layers.items()):
-            owners = owners_behind(result, layer, self.batch_size, self._layouts)
+            owners = owners_behind(result, layer, self.batch_size, self._answers)
             layer.register_prehook(partial(self._arrive, place, above[place], owners))
 
     def _arrive(
-        self, place: int, above: frozenset[int], owners: Owners | None, grads: tuple[Tensor | None, ...]
+        self, place: int, above: frozenset[int], owners: LayerOwners | None, grads: tuple[Tensor | None, ...]
     ) -> None:
         grad = grads[0]
         if grad is None:
@@ -71,12 +72,9 @@ class LastPass:
         if place in self._arrived or self.error is not None:
             self.error = self.error or SECOND_BACKWARD
             return
-        if self._finish is not None:
-            # Let go of it first: whoever is told keeps this record.
-            finish, self._finish = self._finish, None
-            finish(self)
-        # What flows into a layer from another one that is measured, as into a hidden state that the model returns too,
-        # is not the gradient of a last layer.
+        arrive(self)
+        # If the gradient came through another measured layer, as into a hidden state that is also returned, this is no
+        # last layer.
         inner = not above.isdisjoint(self._arrived)
         self._arrived.add(place)
         if inner:
@@ -86,7 +84,7 @@ class LastPass:
             norms = norms.detach() if norms.requires_grad else norms  # create_graph=True
             self._norms = norms if self._norms is None else torch.hypot(self._norms, norms)
 
-    def _norms_of(self, grad: Tensor, owners: Owners | None) -> Tensor | None:
+    def _norms_of(self, grad: Tensor, owners: LayerOwners | None) -> Tensor | None:
         if owners is not None:
             norms = owners.norms(grad, self.batch_size)
             if norms is None:

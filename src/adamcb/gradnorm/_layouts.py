@@ -2,13 +2,13 @@
 
 A layout is a function of a `Call`, one of its arguments, where the samples are in that argument, and the result. It
 returns a `Batch`, or None where the result no longer keeps samples apart. Nothing here looks at the numbers in the
-batch. Indexing, which looks at the index, has a file of its own. Which operation has which layout: `_table.py`.
+batch. Products have a file of their own, and so has indexing, which looks at the index. Which operation has which
+layout: `_table.py`.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -16,34 +16,35 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from adamcb.gradnorm._batch import Batch, place_owners, reshape_owners
-from adamcb.gradnorm._call import Call, substitute, tensors_in
-
-Layout = Callable[[Call, Tensor, Batch, Tensor], "Batch | None"]
+from adamcb.gradnorm._call import Call, Layout, substitute, tensors_in
 
 
 def kept(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
     """Dimensions stay where they are; some behind the samples may come or go."""
-    return _at(batch, batch.dim, source, out)
+    return at(batch, batch.dim, source, out)
 
 
 def leading(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
     """Samples are images, or rows: they stay if they come first, and are mixed if not, or if they are weights."""
     if batch.dim != 0 or (source is not first_of(call) and source.dim() != out.dim()):
         return None
-    return _at(batch, 0, source, out)
+    return at(batch, 0, source, out)
 
 
-def convolved(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
-    """Samples are images. What comes without a batch has channels first, and those are summed over."""
-    batched = source is first_of(call) and source.dim() == dims_needed(call.name)
-    return leading(call, source, batch, out) if batched else None
+def _convolved(dims: int) -> Layout:
+    """Return the layout of convolutions whose input has `dims` dimensions if it has a batch.
+
+    Samples are images. What comes without a batch has channels first, and those are summed over.
+    """
+
+    def layout(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+        batched = source is first_of(call) and source.dim() == dims
+        return leading(call, source, batch, out) if batched else None
+
+    return layout
 
 
-def dims_needed(name: str) -> int:
-    """Return how many dimensions the first argument must have for its first one to be the batch."""
-    if name.startswith("conv"):
-        return int(name[-2]) + 2
-    return 2 if name == "linear" else 1
+convolved_1d, convolved_2d, convolved_3d = _convolved(3), _convolved(4), _convolved(5)
 
 
 def by_channel(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
@@ -51,16 +52,9 @@ def by_channel(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch |
     return kept(call, source, batch, out) if source is first_of(call) else None
 
 
-def bilinear(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
-    """Features come last, in both of the tensors that are multiplied."""
-    factors = call.argument(0, "input1"), call.argument(1, "input2")
-    multiplied = any(source is factor for factor in factors) and batch.dim < source.dim() - 1
-    return kept(call, source, batch, out) if multiplied else None
-
-
 def lined_up(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
     """Dimensions are lined up from the right."""
-    return _at(batch, batch.dim + out.dim() - source.dim(), source, out)
+    return at(batch, batch.dim + out.dim() - source.dim(), source, out)
 
 
 def chosen(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
@@ -86,7 +80,7 @@ def shrunk(place: int, default: int | None) -> Layout:
         if dim is None or batch.dim in (dropped := positions(dim, source.dim())):
             return None
         moved = batch.dim - sum(d < batch.dim for d in dropped) if out.dim() < source.dim() else batch.dim
-        return _at(batch, moved, source, out)
+        return at(batch, moved, source, out)
 
     return layout
 
@@ -136,21 +130,36 @@ def embedding_of(call: Call) -> tuple[Tensor, Tensor]:
 
 def loss(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
     """One loss for each element, dimensions lined up from the right; none is left if they were summed or averaged."""
-    if call.name == "gaussian_nll_loss" and source is call.argument(2, "var") and source.shape == out.shape[:-1]:
-        return batch  # one variance for each row
     return lined_up(call, source, batch, out) if out.dim() else None
+
+
+def gaussian_loss(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """As `loss`, with a variance for each element, or for each row."""
+    of_rows = source is call.argument(2, "var") and source.shape == out.shape[:-1]
+    return batch if of_rows else loss(call, source, batch, out)
 
 
 def loss_of_rows(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
     """One loss for each row, or for each position of it; none is left if they were summed or averaged."""
-    if call.name == "triplet_margin_loss":
-        return paired(call, source, batch, out) if out.dim() else None
-    weight = call.argument(4 if call.name == "multi_margin_loss" else 2, "weight")
-    if not out.dim() or (source is weight and call.name != "cosine_embedding_loss"):
+    if not out.dim():
         return None
     if source.dim() == out.dim():
         return kept(call, source, batch, out)
-    return None if batch.dim == 1 else _at(batch, batch.dim - (batch.dim > 1), source, out)  # classes are gone
+    return None if batch.dim == 1 else at(batch, batch.dim - (batch.dim > 1), source, out)  # classes are gone
+
+
+def loss_of_classes(place: int) -> Layout:
+    """Return the layout of losses of rows that weight the classes, by argument number `place`."""
+
+    def layout(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+        return None if source is call.argument(place, "weight") else loss_of_rows(call, source, batch, out)
+
+    return layout
+
+
+def loss_of_distances(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """One loss for each distance of two rows; none is left if they were summed or averaged."""
+    return paired(call, source, batch, out) if out.dim() else None
 
 
 def reshaped(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
@@ -185,15 +194,21 @@ def viewed(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | Non
     return None
 
 
-def pieces(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
-    """`split` and its like: a piece of the batch dimension holds the samples that it was cut from."""
-    found = viewed(call, source, batch, out)
-    if found is not None or not out._is_view() or not out.dim() or not source.stride(batch.dim):
-        return found
-    # Only the dimension that is cut has another length; `unbind` takes it away.
-    cut = call.argument(1 if call.name == "unbind" else 2, "dim", 0)
-    if not isinstance(cut, int) or cut % source.dim() != batch.dim:
-        return None
+def pieces(place: int) -> Layout:
+    """Return the layout of operations that cut a dimension, given as argument number `place`, into pieces."""
+
+    def layout(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+        found = viewed(call, source, batch, out)
+        if found is not None or not out._is_view() or not out.dim() or not source.stride(batch.dim):
+            return found
+        cut = call.argument(place, "dim", 0)
+        return _cut(source, batch, out) if isinstance(cut, int) and cut % source.dim() == batch.dim else None
+
+    return layout
+
+
+def _cut(source: Tensor, batch: Batch, out: Tensor) -> Batch:
+    """Return the samples that a piece of the batch dimension was cut from; `unbind` takes that dimension away."""
     start = int(out.storage_offset() - source.storage_offset()) // source.stride(batch.dim)
     owner = batch.owner(source.shape[batch.dim])
     if out.dim() == source.dim():
@@ -211,15 +226,19 @@ def _whole(start: int, view: Tensor, dim: int, source: Tensor, batch: Batch) -> 
     return start % period == 0 and view.shape[dim] % period == 0
 
 
-def reduced(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
-    """Some dimensions are summed up, averaged or searched."""
-    dim = dim_of(call, 2 if call.name.endswith("norm") else 1, None)
-    if isinstance(dim, Tensor):  # torch.max(x, y)
-        return lined_up(call, source, batch, out)
-    if dim is None or batch.dim in (dropped := positions(dim, source.dim())):
-        return None
-    kept_dims = out.dim() == source.dim()
-    return _at(batch, batch.dim if kept_dims else batch.dim - sum(d < batch.dim for d in dropped), source, out)
+def reduced(place: int) -> Layout:
+    """Return the layout of operations that sum up, average or search dimensions, given as argument number `place`."""
+
+    def layout(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+        dim = dim_of(call, place, None)
+        if isinstance(dim, Tensor):  # torch.max(x, y)
+            return lined_up(call, source, batch, out)
+        if dim is None or batch.dim in (dropped := positions(dim, source.dim())):
+            return None
+        kept_dims = out.dim() == source.dim()
+        return at(batch, batch.dim if kept_dims else batch.dim - sum(d < batch.dim for d in dropped), source, out)
+
+    return layout
 
 
 def unfolded(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
@@ -271,11 +290,19 @@ def padded(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | Non
 
 
 def paired(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
-    """Distances of rows: lined up from the right, then one dimension is summed over."""
+    """Distances of rows: lined up from the right, then the last dimension is summed over."""
+    return _paired(-1, call, source, batch, out)
+
+
+def paired_along(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+    """As `paired`, along a dimension that may be named."""
+    return _paired(dim_of(call, 2, 1), call, source, batch, out)
+
+
+def _paired(dim: int, call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
     dims = max(tensor.dim() for tensor in tensors_in((call.args, call.kwargs)))
-    gone = (dim_of(call, 2, 1) if call.name == "cosine_similarity" else -1) % dims
-    place = batch.dim + dims - source.dim()
-    return None if place == gone else _at(batch, place - (place > gone and out.dim() < dims), source, out)
+    gone, place = dim % dims, batch.dim + dims - source.dim()
+    return None if place == gone else at(batch, place - (place > gone and out.dim() < dims), source, out)
 
 
 def interleaved(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
@@ -291,98 +318,15 @@ def interleaved(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch 
     return place_owners(torch.repeat_interleave(owner, repeats), batch.dim, batch.size)
 
 
-def matrix_product(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
-    """Leading dimensions are lined up from the right; what is summed over is gone."""
-    first, second = _factors(call)
-    if source is not first and source is not second:
-        return lined_up(call, source, batch, out)  # what the product is added to
-    place = batch.dim - source.dim()
-    if source is first:
-        if place == -1:
-            return None
-        place += second.dim() == 1
-    else:
-        if source.dim() == 1 or place == -2:
-            return None
-        place += first.dim() == 1 and place < -2
-    return _at(batch, out.dim() + place, source, out)
+def transformed(*last: int) -> Layout:
+    """Return the layout of Fourier transforms: along the `last` dimensions, or all, unless others are named."""
 
+    def layout(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
+        dim = call.kwargs.get("dim", call.args[2] if len(call.args) > 2 else last or None)
+        dim = tuple(range(source.dim())) if dim is None else dim
+        return None if batch.dim in positions(dim, source.dim()) else kept(call, source, batch, out)
 
-def _factors(call: Call) -> tuple[Tensor, Tensor]:
-    """Return the two tensors that are multiplied, in any of torch's products of matrices."""
-    if call.name in ("addmm", "baddbmm", "addmv", "addbmm"):
-        named = [call.kwargs[key] for key in ("mat1", "mat2", "mat", "vec", "batch1", "batch2") if key in call.kwargs]
-        first, second = (*call.args[1:3], *named)
-    else:
-        first, second = (*call.args, *call.kwargs.values())[:2]
-    return (second, first) if call.name == "__rmatmul__" else (first, second)
-
-
-def dense(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
-    """`linear`: features come last, and the rows of a matrix that holds samples become the last dimension."""
-    if source is first_of(call):
-        return kept(call, source, batch, out) if batch.dim < source.dim() - 1 else None
-    if source is call.argument(1, "weight"):
-        return _at(batch, out.dim() - 1, source, out) if batch.dim == 0 and source.dim() == 2 else None
-    return lined_up(call, source, batch, out)
-
-
-def distances(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
-    """`cdist`: rows of the first against rows of the second."""
-    place = batch.dim - source.dim()
-    if place == -1:
-        return None
-    return _at(batch, out.dim() + (place if source is first_of(call) or place < -2 else -1), source, out)
-
-
-def attention(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
-    """The last two dimensions are positions and features, the others are lined up."""
-    place = batch.dim - source.dim()
-    if place < -2 or (place == -2 and source is call.argument(0, "query")):
-        return _at(batch, out.dim() + place, source, out)
-    return None
-
-
-def einsum(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
-    """The samples' letter says where they go."""
-    operands = call.args[1] if len(call.args) == 2 and isinstance(call.args[1], (tuple, list)) else call.args[1:]
-    if not isinstance(call.args[0], str) or "->" not in call.args[0]:
-        return None
-    inputs, output = call.args[0].replace(" ", "").split("->")
-    for letters, operand in zip(inputs.split(","), operands, strict=True):
-        if operand is source:
-            before, after = letters_of(letters, source.dim()), letters_of(output, out.dim())
-            return batch._replace(dim=after.index(before[batch.dim])) if before[batch.dim] in after else None
-    return None
-
-
-def letters_of(equation: str, dims: int) -> list[Any]:
-    """Return one name for each dimension: letters, and numbers from the right for what an ellipsis stands for."""
-    if "..." not in equation:
-        return list(equation)
-    left, right = equation.split("...")
-    hidden = dims - len(left) - len(right)
-    return [*left, *range(-hidden, 0), *right]
-
-
-def tensordot(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
-    """Dimensions that are summed over are gone; those of the second tensor come behind those of the first."""
-    first, dims = call.argument(0, "a"), call.argument(2, "dims", 2)
-    if isinstance(dims, int):
-        dims = list(range(first.dim() - dims, first.dim())), list(range(dims))
-    gone = positions(dims[0 if source is first else 1], source.dim())
-    if batch.dim in gone:
-        return None
-    start = 0 if source is first else first.dim() - len(dims[0])
-    return _at(batch, start + batch.dim - sum(d < batch.dim for d in gone), source, out)
-
-
-def transformed(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
-    """Fourier transforms: along the last dimension, the last two, or those that are named."""
-    width = 2 if call.name.endswith("2") else source.dim() if call.name.endswith("n") else 1
-    dim = call.kwargs.get("dim", call.args[2] if len(call.args) > 2 else tuple(range(-width, 0)))
-    dim = tuple(range(source.dim())) if dim is None else dim
-    return None if batch.dim in positions(dim, source.dim()) else kept(call, source, batch, out)
+    return layout
 
 
 def appended(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
@@ -390,7 +334,7 @@ def appended(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | N
     return batch if out.shape[: source.dim()] == source.shape else None
 
 
-def _at(batch: Batch, dim: int, source: Tensor, out: Tensor) -> Batch | None:
+def at(batch: Batch, dim: int, source: Tensor, out: Tensor) -> Batch | None:
     """Return `batch` at another dimension, None if that has another size."""
     if not 0 <= dim < out.dim() or out.shape[dim] != source.shape[batch.dim]:
         return None

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from adamcb.gradnorm import _compat
-from adamcb.gradnorm._call import Mark, is_in_place, tensors_in
+from adamcb.gradnorm._call import Mark, Operation, is_in_place, tensors_in
 
 
 class Marks:
@@ -64,6 +64,6 @@ class Marks:
         )
 
 
-def changes(name: str, kwargs: dict) -> bool:
+def changes(name: str, operation: Operation, kwargs: dict) -> bool:
     """Tell whether an operation may change a tensor in place."""
-    return is_in_place(name) or name == "__setitem__" or (bool(kwargs) and ("out" in kwargs or "inplace" in kwargs))
+    return is_in_place(name) or operation.assigns or (bool(kwargs) and ("out" in kwargs or "inplace" in kwargs))

@@ -14,8 +14,8 @@ from adamcb.gradnorm._batch import Batch, Owners, split
 from adamcb.gradnorm._call import Call, Origin, Use, is_parameter, trains
 from adamcb.gradnorm._elementwise_rules import spread
 from adamcb.gradnorm._graph import dense
-from adamcb.gradnorm._layouts import letters_of
 from adamcb.gradnorm._parts import Dense, Outer, accurate
+from adamcb.gradnorm._product_layouts import letters_of
 
 
 def linear(call: Call, input: Tensor, weight: Tensor, bias: Tensor | None = None) -> list[Use] | None:

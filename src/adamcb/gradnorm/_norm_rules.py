@@ -117,6 +117,11 @@ def batch_norm(
     return uses if bias is None else [*uses, Use(bias, lambda grad: Dense(sums(accurate(grad))))]
 
 
+def ties_samples(call: Call) -> bool:
+    """Tell whether a BatchNorm normalizes by the samples of this batch."""
+    return bool(call.argument(5, "training", False))
+
+
 def _affine(
     call: Call,
     input: Tensor,

@@ -31,7 +31,7 @@ _HOOK = "BackwardHook"
 _GATHER = ("Index", "Gather", "Scatter", "Masked", "Select", "Sort", "Where", "Unique", "Nonzero")
 
 
-class Owners(NamedTuple):
+class LayerOwners(NamedTuple):
     """The samples of a gradient: `samples[r]` owns row r of its dimension `dim`.
 
     `samples` is None where row r belongs to sample r. So it is, too, where samples are mixed on the way, as by
@@ -54,11 +54,11 @@ class Owners(NamedTuple):
         return norms.new_zeros(batch_size).index_add_(0, self.samples, norms.square()).sqrt()
 
 
-Layouts = dict[Any, Owners]
+Answers = dict[Any, LayerOwners]
 """Answers by the operations, the shapes of the results of model and layer, and the number of samples."""
 
 
-def owners_behind(result: Tensor, layer: Any, batch_size: int, known: Layouts) -> Owners | None:
+def owners_behind(result: Tensor, layer: Any, batch_size: int, known: Answers) -> LayerOwners | None:
     """Return the owners of a layer's result, which the model made `result` of; None where shapes must tell.
 
     That is where the layer's result is the model's, where the model's result has no dimension of samples, or where
@@ -92,7 +92,7 @@ def _names_between(root: Any, layer: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _asked(result: Tensor, layer: Any, batch_size: int) -> Owners | None:
+def _asked(result: Tensor, layer: Any, batch_size: int) -> LayerOwners | None:
     """Send random numbers backward, for half of the samples at a time."""
     generator = torch.Generator().manual_seed(0)
     numbers = torch.randn(result.shape, generator=generator, dtype=torch.float32).to(result)
@@ -108,12 +108,12 @@ def _asked(result: Tensor, layer: Any, batch_size: int) -> Owners | None:
                 return None
             reached.append(grad != 0)
         if (reached[0] & reached[1]).any():
-            return Owners(0 if len(grad) == batch_size else None, None)
+            return LayerOwners(0 if len(grad) == batch_size else None, None)
         number, heard = number + (reached[0].long() << digit), heard | reached[0] | reached[1]
     return _in_rows(number, heard > 0, batch_size)
 
 
-def _in_rows(number: Tensor, heard: Tensor, batch_size: int) -> Owners:
+def _in_rows(number: Tensor, heard: Tensor, batch_size: int) -> LayerOwners:
     """Find the dimension whose rows have one owner each. Entries that nothing reached belong to anyone."""
     for dim in range(number.dim()):
         rows, seen = (tensor.movedim(dim, 0).flatten(1) for tensor in (number, heard))
@@ -122,6 +122,6 @@ def _in_rows(number: Tensor, heard: Tensor, batch_size: int) -> Owners:
         if ((largest == smallest) | (largest < 0)).all() and (number.dim() == 1 or len(largest) >= batch_size):
             own = torch.arange(len(largest), device=largest.device)
             if len(largest) == batch_size and ((largest == own) | (largest < 0)).all():
-                return Owners(dim, None)
-            return Owners(dim, largest.clamp(min=0))
-    return Owners(None, None)
+                return LayerOwners(dim, None)
+            return LayerOwners(dim, largest.clamp(min=0))
+    return LayerOwners(None, None)

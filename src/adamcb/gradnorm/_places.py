@@ -10,43 +10,43 @@ import torch
 from torch import Tensor
 from torch.nn import Parameter
 
-from adamcb.gradnorm import _indexing, _layouts
+from adamcb.gradnorm import _indexing, _layouts, _product_layouts
 from adamcb.gradnorm._batch import Batch, Mixed, find_owners, place_owners, spread_owners
 from adamcb.gradnorm._call import Call, Mark, is_in_place, is_parameter, substitute, tensors_in
 from adamcb.gradnorm._packed import packs_in, rows_of
 from adamcb.gradnorm._probe import Probe
-from adamcb.gradnorm._table import OPERATIONS, operation_of
+from adamcb.gradnorm._table import OPERATIONS
 
-_ALONE = {_layouts.leading, _layouts.convolved, _layouts.dense}
-_STEADY = {_layouts.kept, _layouts.lined_up} | _ALONE
-_QUICK = frozenset(name for name, operation in OPERATIONS.items() if operation.layout in _STEADY)
 # Where other arguments than the first must hold no samples, and how many dimensions the first must have.
-_DIMS = {name: _layouts.dims_needed(name) for name, operation in OPERATIONS.items() if operation.layout in _ALONE}
-# Where a layout reads shapes and settings alone. An index or numbers of repetitions are read themselves.
-_BY_SHAPE = frozenset(
-    name
-    for name, operation in OPERATIONS.items()
-    if operation.layout is not None
-    and operation.layout.__module__ == _layouts.__name__
-    and operation.layout is not _layouts.interleaved
-) | {"__getitem__"}
+_DIMS = {
+    _layouts.leading: 1,
+    _product_layouts.dense: 2,
+    _layouts.convolved_1d: 3,
+    _layouts.convolved_2d: 4,
+    _layouts.convolved_3d: 5,
+}
+_QUICK = {_layouts.kept, _layouts.lined_up, *_DIMS}
+# What reads shapes and settings alone. Numbers of repetitions are read themselves, and so is an index that is a tensor:
+# `_key_of` looks for that.
+_PLAIN_FILES = (_layouts.__name__, _product_layouts.__name__)
+_BY_SHAPE = {
+    layout
+    for layout in (operation.layout for operation in OPERATIONS.values())
+    if layout is not None and layout.__module__ in _PLAIN_FILES and layout is not _layouts.interleaved
+} | {_indexing.picked}
 _SETTINGS = frozenset((int, float, bool, str, type(None), type(...), torch.dtype, torch.device))
-# Sums over samples: harmless as a loss. Losses are sums if one number is left.
-_SUMS = frozenset("sum mean nansum nanmean".split())
-_LOSSES = frozenset(
-    name for name, operation in OPERATIONS.items() if operation.layout in (_layouts.loss, _layouts.loss_of_rows)
-)
 
 
 def same_shape(call: Call, out: Tensor) -> Batch | None:
     """Answer the most common case at once: samples in front of the first argument, and a result like it."""
-    if call.name not in _QUICK or not call.args:
+    layout: Any = call.operation.layout
+    if layout not in _QUICK or not call.args:
         return None
     first = call.args[0]
     batch = call.marks.get(id(first))
     if type(batch) is not Batch or batch.dim != 0 or out.dim() != first.dim() or out.shape[0] != first.shape[0]:
         return None
-    dims = _DIMS.get(call.name, 0)
+    dims = _DIMS.get(layout, 0)
     if first.dim() < dims:
         return None
     if dims or len(call.marks) > 1:
@@ -160,7 +160,8 @@ class Places:
             return Batch(0, 1), None
         shapes = " and ".join(str(tuple(t.shape)) for t, _ in batches[:3])
         why = f"`{call.name}` makes {tuple(out.shape)} of {shapes}, and does not keep samples apart"
-        pooled = call.name in _SUMS or (call.name in _LOSSES and not out.dim())
+        # Sums over samples are harmless as a loss. Losses are sums if one number is left.
+        pooled = call.operation.pools or (call.operation.is_loss and not out.dim())
         return Mixed(size, why, pooled=pooled), None if pooled else f"samples are mixed: {why}."
 
     def _unrecorded(self, call: Call, sources: list[tuple[Tensor, Any]], number: int, out: Tensor) -> Mark | None:
@@ -168,7 +169,7 @@ class Places:
         known = [(t, mark if isinstance(mark, Batch) else mark.place) for t, mark in sources]
         batches = [(t, place) for t, place in known if place is not None]
         found = self._agreed(call, batches, [], number, out) if batches else None
-        layout, apart = operation_of(call.name).layout, found is not None
+        layout, apart = call.operation.layout, found is not None
         for tensor, mark in sources:
             place = layout(call, tensor, mark, out) if layout is not None and isinstance(mark, Batch) else None
             apart = apart and place is not None and place.agrees(found)  # type: ignore[arg-type]
@@ -176,7 +177,7 @@ class Places:
         return found if apart else Mixed(self.size, why, silent=True, place=found)
 
     def _agreed(self, call: Call, batches: _Sources, quiet: _Sources, number: int, out: Tensor) -> Batch | None:
-        layout = operation_of(call.name).layout
+        layout = call.operation.layout
         if layout is None and not out.requires_grad:
             return None
         if layout is None:
@@ -194,7 +195,7 @@ class Places:
     def _filled(self, call: Call, found: Batch) -> Batch:
         """Give rows to which nothing was added, as nodes without a message, to whom the inputs give them."""
         rows: Any = self._ragged
-        if found.owners is None or operation_of(call.name).layout is not _indexing.added_at:
+        if found.owners is None or call.operation.layout is not _indexing.added_at:
             return found
         mine = found.owners.samples.cpu()
         same = len(mine) == len(rows) and bool(((mine < 0) | (mine == rows.cpu())).all())
@@ -218,7 +219,7 @@ def _told_apart(call: Call) -> Call:
         return again
 
     args, kwargs = substitute((call.args, call.kwargs), alias)
-    apart = Call(call.name, call.func, args, kwargs, marks)
+    apart = Call(call.name, call.func, args, kwargs, marks, call.operation)
     apart.key = call.key
     return apart
 
@@ -255,9 +256,10 @@ class Written:
 
 def _key_of(call: Call, out: Tensor) -> Hashable:
     """Return all that a layout depends on: shapes, settings, where the samples are. None if it may be more."""
-    if call.name not in _BY_SHAPE or is_in_place(call.name):
+    layout = call.operation.layout
+    if layout not in _BY_SHAPE or is_in_place(call.name):
         return None
-    if call.name == "__getitem__" and (len(call.args) < 2 or tensors_in(call.args[1])):
+    if layout is _indexing.picked and (len(call.args) < 2 or tensors_in(call.args[1])):
         return None
     key: list[Hashable] = [call.name, out.shape, out.requires_grad, torch.is_grad_enabled()]
     seen: list[int] = []
@@ -298,12 +300,9 @@ def _made(mark: Any) -> bool:
     return not isinstance(mark, (Batch, Mixed))
 
 
-_PIECES = {"unbind", "chunk", "split", "split_with_sizes", "tensor_split"}
-
-
 def alike(call: Call, mark: Mark | None, piece: Tensor) -> bool:
     """Tell whether a piece holds the samples as the one before, of the same size: unless it was their dimension's."""
-    source = call.marks.get(id(call.args[0])) if call.name in _PIECES and call.args else None
+    source = call.marks.get(id(call.args[0])) if call.operation.cuts and call.args else None
     if type(source) is not Batch or type(mark) is not Batch or source.owners is not None or mark.owners is not None:
         return type(source) is Mixed
     return piece.shape[mark.dim] == call.args[0].shape[source.dim]

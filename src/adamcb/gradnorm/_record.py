@@ -26,9 +26,11 @@ class Record(Protocol):
 
     Attributes:
         index: Its place among the forward passes.
+        finish: Called with this record when its first gradient arrives, None from then on.
     """
 
     index: int
+    finish: Finish | None
 
     def settle(self) -> None:
         """Finish what waits for other gradients, and let go of what that needs."""
@@ -41,6 +43,16 @@ class Record(Protocol):
 
 Finish = Callable[[Any], None]
 """Called with a record when its first gradient arrives."""
+
+
+def arrive(record: Record) -> bool:
+    """Note that a gradient has arrived; tell whether it is the record's first."""
+    finish = record.finish
+    if finish is None:
+        return False
+    record.finish = None  # drop it first, or the engine and this record would hold each other
+    finish(record)
+    return True
 
 
 class Check:
@@ -71,7 +83,7 @@ class TracedPass:
         self.index = index
         self.uses: dict[int, int] = {}
         self.error: str | None = None
-        self._finish: Finish | None = finish
+        self.finish: Finish | None = finish
         self._check = check or Check()
         self._squares: list[Tensor] = []
         self._pending: dict[int, list[Part]] = {}
@@ -90,19 +102,13 @@ class TracedPass:
         if not first:
             self.error = GRADIENTS_OF_GRADIENTS if self._recorded else SECOND_BACKWARD
         self._fired.add(operation)
-        self._arrive()
+        arrive(self)
         return first
 
     def reject(self, why: str) -> None:
         """Note that a gradient has arrived where samples cannot be told apart."""
         self.error = self.error or why
-        self._arrive()
-
-    def _arrive(self) -> None:
-        if self._finish is not None:
-            # Let go of it first: whoever is told keeps this record.
-            finish, self._finish = self._finish, None
-            finish(self)
+        arrive(self)
 
     def observe(self, uses: Sequence[Use], grad: Tensor) -> None:
         """Add the parts of these uses."""

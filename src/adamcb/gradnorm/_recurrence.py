@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.overrides import handle_torch_function
 
-from adamcb.gradnorm._call import Call, Use, is_parameter
+from adamcb.gradnorm._call import Call, Use, is_parameter, may_form
 from adamcb.gradnorm._graph import refuse_graph
 from adamcb.gradnorm._parts import Outer
 
@@ -41,12 +41,11 @@ def lstm_rule(
     return [Use(weight, part, forms=True, saved=(gates,), bias=bias, run=run)]
 
 
-def scans(call_checked: bool, weights: tuple[Any, ...], states: tuple[Tensor, ...]) -> bool:
-    """Tell whether a layer with these parameters and first states can be run by `lstm_scan`."""
-    call = Call("lstm_scan", lstm_scan, (), {}, {}, checked=call_checked)
+def scans(weights: tuple[Any, ...], states: tuple[Tensor, ...]) -> bool:
+    """Tell whether a layer with these parameters and first states can be run by `lstm_scan`, in an unchecked pass."""
     if not torch.is_grad_enabled() or any(state.requires_grad or is_parameter(state) for state in states):
         return False
-    return all(weight is None or call.may_form(weight) for weight in weights)
+    return all(weight is None or may_form(weight) for weight in weights)
 
 
 def _run(gates: Tensor, hidden: Tensor, cell: Tensor, weight: Tensor, bias: Tensor | None, supply: Callable) -> Tensor:

@@ -1,5 +1,7 @@
 """The table of operations: how each moves the samples, and what each use of a parameter in it adds to the gradients.
 
+Whatever else depends on the operation is in its entry, an `Operation`: no other file of the engine names operations.
+
 An operation without a rule is replayed sample by sample (`_replay.py`); one that is missing altogether is probed to
 find out what it does to the samples (`_probe.py`). Both are exact, and slow.
 """
@@ -7,9 +9,9 @@ find out what it does to the samples (`_probe.py`). Both are exact, and slow.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
 
 from adamcb.gradnorm import (
+    _composite,
     _convolution,
     _elementwise_rules,
     _indexing,
@@ -17,24 +19,12 @@ from adamcb.gradnorm import (
     _lookup_rules,
     _matrix_rules,
     _norm_rules,
+    _origins,
     _packed,
+    _product_layouts,
     _recurrence,
 )
-from adamcb.gradnorm._call import Use
-from adamcb.gradnorm._layouts import Layout
-
-Rule = Callable[..., "list[Use] | None"]
-"""A function with the operation's own signature behind a `Call`.
-
-It returns a `Use` for each argument that may be a parameter, or None where it does not apply.
-"""
-
-
-class Operation(NamedTuple):
-    """What is known of an operation; None stands for what has to be found out."""
-
-    layout: Layout | None
-    rule: Rule | None = None
+from adamcb.gradnorm._call import UNKNOWN, Operation, Rule
 
 
 def register_rule(operation: Callable | str, rule: Rule) -> None:
@@ -59,20 +49,35 @@ def register_rule(operation: Callable | str, rule: Rule) -> None:
         raise TypeError(f"`operation` must be a function or its name, got operation={operation!r}.")
     if not callable(rule):
         raise TypeError(f"`rule` must be a function, got rule of type {type(rule).__name__}.")
-    OPERATIONS[name] = Operation(OPERATIONS.get(name, Operation(None)).layout, rule)
+    OPERATIONS[name] = OPERATIONS.get(name, UNKNOWN)._replace(rule=rule)
 
 
 def operation_of(name: str) -> Operation:
     """Return what is known of an operation."""
-    found = OPERATIONS.get(name)
-    if found is None and name.endswith("_") and not name.endswith("__"):
-        found = OPERATIONS.get(name[:-1])  # in place
-        if found is not None:
-            found = Operation(found.layout)
-    return found or _UNKNOWN
+    return OPERATIONS.get(name) or _unlisted(name)
 
 
-_UNKNOWN = Operation(None)
+def _unlisted(name: str) -> Operation:
+    """Return what is known of an operation without an entry: in place, it moves samples as its other form does."""
+    other = OPERATIONS.get(name[:-1]) if name.endswith("_") and not name.endswith("__") else None
+    return UNKNOWN if other is None else Operation(other.layout)
+
+
+def table_of(rows: list[tuple[str, Operation]]) -> dict[str, Operation]:
+    """Return the operations by name, from rows of names with blanks in between.
+
+    Raises:
+        ValueError: If a name stands twice.
+    """
+    table: dict[str, Operation] = {}
+    for names, operation in rows:
+        for name in names.split():
+            if name in table:
+                raise ValueError(f"`{name}` must stand once in the table of operations, and stands there twice.")
+            table[name] = operation
+    return table
+
+
 _ARITHMETIC = """
     sub __sub__ __rsub__ __isub__ sub_ rsub subtract __imul__ mul_ div __truediv__ __rtruediv__ __itruediv__ div_
     __div__ __rdiv__ __idiv__ true_divide divide pow __pow__ __rpow__ __ipow__ pow_ maximum minimum lerp addcmul
@@ -80,12 +85,12 @@ _ARITHMETIC = """
     floor_divide __floordiv__
 """
 _FUNCTIONS = """
-    relu relu_ relu6 gelu silu mish elu selu celu leaky_relu leaky_relu_ sigmoid tanh softplus softsign hardtanh
-    hardswish hardsigmoid logsigmoid tanhshrink hardshrink softshrink threshold rrelu exp expm1 log log1p log2 log10
+    relu_ relu6 mish elu selu celu leaky_relu leaky_relu_ softsign hardtanh
+    hardswish hardsigmoid logsigmoid tanhshrink hardshrink softshrink threshold rrelu expm1 log log1p log2 log10
     sqrt rsqrt square abs absolute __abs__ neg __neg__ negative __pos__ positive reciprocal sin cos tan sinh cosh asin
     acos atan asinh acosh atanh erf erfc erfinv sign sgn floor ceil round trunc frac sinc digamma lgamma logit
     nan_to_num dropout feature_dropout alpha_dropout bernoulli angle real imag conj conj_physical resolve_conj
-    data detach clone contiguous float double half bfloat16 long int bool short type cpu cuda __invert__ logical_not
+    data clone contiguous float double half bfloat16 long int bool short type cpu cuda __invert__ logical_not
     bitwise_not isnan isinf isfinite zeros_like ones_like empty_like rand_like randn_like full_like requires_grad_
     fill_ zero_ normal_ uniform_ bernoulli_ random_ exponential_ view_as_real view_as_complex alias lift_fresh
     scale_grad dropout_ masked_fill masked_fill_ tril triu
@@ -96,12 +101,11 @@ _COMPARISONS = """
 """
 _RESHAPES = "reshape view flatten unflatten squeeze unsqueeze ravel"
 _VIEWS = """
-    transpose permute movedim moveaxis swapaxes swapdims t T mT H mH adjoint select narrow tensor_split expand
-    broadcast_to diagonal hsplit vsplit dsplit
+    movedim moveaxis H mH adjoint select narrow diagonal hsplit vsplit dsplit
 """
 _REDUCTIONS = """
-    sum mean nansum nanmean prod amax amin max min argmax argmin median nanmedian mode var std var_mean std_mean
-    logsumexp norm vector_norm linalg_vector_norm any all count_nonzero
+    prod amax amin max min argmax argmin median nanmedian mode var std var_mean std_mean
+    logsumexp any all count_nonzero
 """
 _IMAGES = """
     max_pool1d max_pool2d max_pool3d avg_pool1d avg_pool2d avg_pool3d adaptive_avg_pool1d adaptive_avg_pool2d
@@ -111,85 +115,113 @@ _IMAGES = """
 """
 _LOSSES = """
     mse_loss l1_loss smooth_l1_loss huber_loss binary_cross_entropy binary_cross_entropy_with_logits kl_div
-    gaussian_nll_loss poisson_nll_loss soft_margin_loss hinge_embedding_loss margin_ranking_loss
+    poisson_nll_loss soft_margin_loss hinge_embedding_loss margin_ranking_loss
 """
-_L, _M, _E = _layouts, _matrix_rules, _elementwise_rules
-_ROWS: list[tuple[str, Layout, Rule | None]] = [
-    ("linear", _L.dense, _M.linear),
-    ("matmul __matmul__ mm bmm", _L.matrix_product, _M.matmul),
-    ("addmm", _L.matrix_product, _M.addmm),
-    ("baddbmm", _L.matrix_product, _M.baddbmm),
-    ("grouped_mm _grouped_mm transformers.grouped_mm_fallback", _L.leading, _M.grouped_mm),
-    ("mv dot __rmatmul__", _L.matrix_product, None),
-    ("einsum", _L.einsum, _M.einsum),
-    ("tensordot", _L.tensordot, None),
-    ("cdist", _L.distances, None),
-    ("scaled_dot_product_attention", _L.attention, _M.attention),
-    ("bilinear", _L.bilinear, None),
-    ("lstm_scan", _L.lined_up, _recurrence.lstm_rule),
-    ("conv1d conv2d conv3d", _L.convolved, _convolution.convolution),
-    ("conv_transpose1d conv_transpose2d conv_transpose3d", _L.convolved, _convolution.transposed_convolution),
-    (_IMAGES, _L.leading, None),
-    ("embedding", _indexing.embedded, _lookup_rules.embedding),
-    ("embedding_bag", _L.bags, _lookup_rules.embedding_bag),
-    ("one_hot", _L.appended, None),
-    ("layer_norm", _L.normalized, _norm_rules.layer_norm),
-    ("rms_norm", _L.normalized, _norm_rules.rms_norm),
-    ("group_norm", _L.leading, _norm_rules.group_norm),
-    ("instance_norm", _L.leading, _norm_rules.instance_norm),
-    ("batch_norm", _L.leading, _norm_rules.batch_norm),
-    ("prelu", _L.by_channel, _E.prelu),
-    ("add __add__ __radd__ __iadd__ add_", _L.lined_up, _E.added),
-    ("mul __mul__ __rmul__ multiply", _L.lined_up, _E.multiplied),
-    (_ARITHMETIC, _L.lined_up, _E.elementwise),
-    ("where", _L.chosen, _E.elementwise),
-    (_FUNCTIONS, _L.kept, None),
-    ("sigmoid tanh exp relu gelu silu softplus clamp", _L.kept, _E.elementwise),
-    (_COMPARISONS, _L.lined_up, None),
-    ("to type_as", _L.of_first(_L.kept), None),
-    ("copy_", _L.copied, None),
-    ("expand_as", _L.expanded_like, _E.expand_as),
-    ("softmax log_softmax softmin cumsum cumprod logcumsumexp cummax cummin", _L.along(1, None), None),
-    ("sort argsort", _L.along(1, -1), None),
-    ("topk", _L.along(2, -1), None),
-    ("msort", _L.along(1, 0), None),
-    ("normalize", _L.along(2, 1), None),
-    ("glu", _L.shrunk(1, -1), None),
-    ("kthvalue", _L.shrunk(2, -1), None),
-    ("cosine_similarity pairwise_distance", _L.paired, None),
-    (_LOSSES, _L.loss, None),
-    ("cross_entropy nll_loss multi_margin_loss", _L.loss_of_rows, None),
-    ("cosine_embedding_loss triplet_margin_loss", _L.loss_of_rows, None),
-    (_REDUCTIONS, _L.reduced, None),
-    (_RESHAPES, _L.reshaped, None),
-    ("view_as reshape_as", _L.of_first(_L.reshaped), None),
-    (_VIEWS, _L.viewed, None),
-    ("unbind chunk split split_with_sizes", _L.pieces, None),
-    ("unfold", _L.unfolded, None),
-    ("cat concat concatenate", _L.joined, _E.cat),
-    ("stack", _L.stacked, None),
-    ("repeat tile", _L.repeated, None),
-    ("repeat_interleave", _L.interleaved, None),
-    ("flip roll", _indexing.moved_along, None),
-    ("__getitem__", _indexing.picked, _lookup_rules.getitem),
-    ("__setitem__", _indexing.written(2), _E.setitem),
-    ("index_select", _indexing.selected, _lookup_rules.index_select),
-    ("gather", _indexing.gathered, None),
-    ("take_along_dim", _indexing.taken_along, None),
-    ("masked_select take", _indexing.indexed, None),
-    ("index_put index_put_", _indexing.put, None),
-    ("index_copy scatter", _indexing.written(3), None),
-    ("pad constant_pad_nd", _L.padded, None),
-    ("_pack_padded_sequence", _packed.packed, None),
-    ("_pad_packed_sequence", _packed.padded_back, None),
-    ("pad_sequence", _packed.padded_rows, None),
-    ("index_add scatter_add", _indexing.added_at, None),
-    ("fft_rfft fft_irfft fft_rfft2 fft_irfft2 fft_rfftn fft_irfftn fft_fft fft_ifft fft_fft2", _L.transformed, None),
-    ("fft_ifft2 fft_fftn fft_ifftn", _L.transformed, None),
-]
-OPERATIONS: dict[str, Operation] = {
-    name: Operation(layout, rule) for names, layout, rule in _ROWS for name in names.split()
-}
+_L, _P, _M, _E, _O, _C = _layouts, _product_layouts, _matrix_rules, _elementwise_rules, _origins, _composite
+OPERATIONS = table_of(
+    [
+        ("linear", Operation(_P.dense, _M.linear)),
+        ("matmul __matmul__ mm bmm", Operation(_P.matrix_product, _M.matmul)),
+        ("addmm", Operation(_P.added_product, _M.addmm)),
+        ("baddbmm", Operation(_P.added_product, _M.baddbmm)),
+        ("grouped_mm _grouped_mm transformers.grouped_mm_fallback", Operation(_L.leading, _M.grouped_mm)),
+        ("mv dot", Operation(_P.matrix_product)),
+        ("__rmatmul__", Operation(_P.swapped_product)),
+        ("einsum", Operation(_P.einsum, _M.einsum)),
+        ("tensordot", Operation(_P.tensordot)),
+        ("cdist", Operation(_P.distances)),
+        ("scaled_dot_product_attention", Operation(_P.attention, _M.attention)),
+        ("bilinear", Operation(_P.bilinear)),
+        ("lstm_scan", Operation(_L.lined_up, _recurrence.lstm_rule)),
+        ("conv1d", Operation(_L.convolved_1d, _convolution.convolution)),
+        ("conv2d", Operation(_L.convolved_2d, _convolution.convolution)),
+        ("conv3d", Operation(_L.convolved_3d, _convolution.convolution)),
+        ("conv_transpose1d", Operation(_L.convolved_1d, _convolution.transposed_convolution)),
+        ("conv_transpose2d", Operation(_L.convolved_2d, _convolution.transposed_convolution)),
+        ("conv_transpose3d", Operation(_L.convolved_3d, _convolution.transposed_convolution)),
+        (_IMAGES, Operation(_L.leading)),
+        ("embedding", Operation(_indexing.embedded, _lookup_rules.embedding, origin=_O.looked_up)),
+        ("embedding_bag", Operation(_L.bags, _lookup_rules.embedding_bag)),
+        ("one_hot", Operation(_L.appended)),
+        ("layer_norm", Operation(_L.normalized, _norm_rules.layer_norm)),
+        ("rms_norm", Operation(_L.normalized, _norm_rules.rms_norm)),
+        ("group_norm", Operation(_L.leading, _norm_rules.group_norm)),
+        ("instance_norm", Operation(_L.leading, _norm_rules.instance_norm)),
+        ("batch_norm", Operation(_L.leading, _norm_rules.batch_norm, ties=_norm_rules.ties_samples)),
+        ("prelu", Operation(_L.by_channel, _E.prelu)),
+        ("add __add__ __radd__", Operation(_L.lined_up, _E.added, origin=_O.summed)),
+        ("__iadd__ add_", Operation(_L.lined_up, _E.added)),
+        ("mul __mul__ __rmul__ multiply", Operation(_L.lined_up, _E.multiplied)),
+        (_ARITHMETIC, Operation(_L.lined_up, _E.elementwise)),
+        ("where", Operation(_L.chosen, _E.elementwise)),
+        (_FUNCTIONS, Operation(_L.kept)),
+        ("sigmoid tanh exp relu gelu silu softplus clamp", Operation(_L.kept, _E.elementwise)),
+        (_COMPARISONS, Operation(_L.lined_up)),
+        ("detach", Operation(_L.kept, origin=_O.detached)),
+        ("to type_as", Operation(_L.of_first(_L.kept), converts=True)),
+        ("copy_", Operation(_L.copied)),
+        ("expand_as", Operation(_L.expanded_like, _E.expand_as, origin=_O.expanded)),
+        ("softmax log_softmax softmin cumsum cumprod logcumsumexp cummax cummin", Operation(_L.along(1, None))),
+        ("sort argsort", Operation(_L.along(1, -1))),
+        ("topk", Operation(_L.along(2, -1))),
+        ("msort", Operation(_L.along(1, 0))),
+        ("normalize", Operation(_L.along(2, 1))),
+        ("glu", Operation(_L.shrunk(1, -1))),
+        ("kthvalue", Operation(_L.shrunk(2, -1))),
+        ("cosine_similarity", Operation(_L.paired_along)),
+        ("pairwise_distance", Operation(_L.paired)),
+        (_LOSSES, Operation(_L.loss, is_loss=True)),
+        ("gaussian_nll_loss", Operation(_L.gaussian_loss, is_loss=True)),
+        ("cross_entropy nll_loss", Operation(_L.loss_of_classes(2), is_loss=True)),
+        ("multi_margin_loss", Operation(_L.loss_of_classes(4), is_loss=True)),
+        ("cosine_embedding_loss", Operation(_L.loss_of_rows, is_loss=True)),
+        ("triplet_margin_loss", Operation(_L.loss_of_distances, is_loss=True)),
+        ("sum mean nansum nanmean", Operation(_L.reduced(1), pools=True)),
+        (_REDUCTIONS, Operation(_L.reduced(1))),
+        ("norm vector_norm linalg_vector_norm", Operation(_L.reduced(2))),
+        (_RESHAPES, Operation(_L.reshaped)),
+        ("view_as reshape_as", Operation(_L.of_first(_L.reshaped))),
+        (_VIEWS, Operation(_L.viewed)),
+        ("transpose permute swapaxes swapdims t T mT", Operation(_L.viewed, origin=_O.transposed)),
+        ("expand broadcast_to", Operation(_L.viewed, origin=_O.expanded)),
+        ("tensor_split", Operation(_L.viewed, cuts=True)),
+        ("unbind", Operation(_L.pieces(1), cuts=True)),
+        ("chunk split split_with_sizes", Operation(_L.pieces(2), cuts=True)),
+        ("unfold", Operation(_L.unfolded)),
+        ("cat concat concatenate", Operation(_L.joined, _E.cat)),
+        ("stack", Operation(_L.stacked)),
+        ("repeat", Operation(_L.repeated, origin=_O.repeated)),
+        ("tile", Operation(_L.repeated)),
+        ("repeat_interleave", Operation(_L.interleaved)),
+        ("flip", Operation(_indexing.moved_along(1))),
+        ("roll", Operation(_indexing.moved_along(2))),
+        ("__getitem__", Operation(_indexing.picked, _lookup_rules.getitem)),
+        ("__setitem__", Operation(_indexing.written(2), _E.setitem, assigns=True)),
+        ("index_select", Operation(_indexing.selected, _lookup_rules.index_select)),
+        ("gather", Operation(_indexing.gathered)),
+        ("take_along_dim", Operation(_indexing.taken_along)),
+        ("masked_select take", Operation(_indexing.indexed)),
+        ("index_put index_put_", Operation(_indexing.put)),
+        ("index_copy scatter", Operation(_indexing.written(3))),
+        ("index_add scatter_add", Operation(_indexing.added_at)),
+        ("pad constant_pad_nd", Operation(_L.padded)),
+        ("_pack_padded_sequence", Operation(_packed.packed)),
+        ("_pad_packed_sequence", Operation(_packed.padded_back)),
+        ("pad_sequence", Operation(_packed.padded_rows)),
+        ("fft_fft fft_ifft fft_rfft fft_irfft", Operation(_L.transformed(-1))),
+        ("fft_fft2 fft_ifft2 fft_rfft2 fft_irfft2", Operation(_L.transformed(-2, -1))),
+        ("fft_fftn fft_ifftn fft_rfftn fft_irfftn", Operation(_L.transformed())),
+        ("multi_head_attention_forward", Operation(None, composite=_C.attention)),
+        ("lstm", Operation(None, composite=_C.recurrent(_C.lstm_step), recurrent=True)),
+        ("gru", Operation(None, composite=_C.recurrent(_C.gru_step), recurrent=True)),
+        ("rnn_tanh", Operation(None, composite=_C.recurrent(_C.tanh_step), recurrent=True)),
+        ("rnn_relu", Operation(None, composite=_C.recurrent(_C.relu_step), recurrent=True)),
+        ("lstm_cell", Operation(None, composite=_C.cell(_C.lstm_step), recurrent=True)),
+        ("gru_cell", Operation(None, composite=_C.cell(_C.gru_step), recurrent=True)),
+        ("rnn_tanh_cell", Operation(None, composite=_C.cell(_C.tanh_step), recurrent=True)),
+        ("rnn_relu_cell", Operation(None, composite=_C.cell(_C.relu_step), recurrent=True)),
+    ]
+)
 
 # What returns no tensor that could hold samples: seen many times in a forward pass, and let through at once.
 PLAIN = frozenset(
@@ -204,3 +236,5 @@ PLAIN = frozenset(
 )
 TENSOR_ATTRIBUTES = frozenset("T mT H mH data real imag grad".split())
 """Attributes that give tensors."""
+BACKWARD = frozenset("grad backward".split())
+"""What goes backward itself."""

@@ -17,8 +17,18 @@ from torch.overrides import TorchFunctionMode
 from adamcb.gradnorm import _compat, _custom, _replay
 from adamcb.gradnorm._arrivals import Arrivals
 from adamcb.gradnorm._batch import Batch, Mixed
-from adamcb.gradnorm._call import Call, Mark, Origin, Use, is_in_place, is_parameter, operator_name, tensors_in, trains
-from adamcb.gradnorm._composite import COMPOSITES, RECURRENT
+from adamcb.gradnorm._call import (
+    Call,
+    Mark,
+    Operation,
+    Origin,
+    Use,
+    is_in_place,
+    is_parameter,
+    operator_name,
+    tensors_in,
+    trains,
+)
 from adamcb.gradnorm._graph import leaves_behind, supplies
 from adamcb.gradnorm._guard import Guard
 from adamcb.gradnorm._marks import Marks, changes
@@ -26,9 +36,7 @@ from adamcb.gradnorm._origins import origin_of
 from adamcb.gradnorm._packed import packs_in, rows_of
 from adamcb.gradnorm._places import Places, Written, alike, same_shape
 from adamcb.gradnorm._record import TracedPass
-from adamcb.gradnorm._table import PLAIN, TENSOR_ATTRIBUTES, operation_of
-
-_CONVERSIONS = {"to", "type_as"}
+from adamcb.gradnorm._table import BACKWARD, PLAIN, TENSOR_ATTRIBUTES, operation_of
 
 
 class Tracer(TorchFunctionMode):
@@ -134,32 +142,35 @@ class Tracer(TorchFunctionMode):
                 return func(*args, **kwargs)
         elif name in PLAIN:
             return func(*args, **kwargs)
-        elif name in COMPOSITES:
-            if name in RECURRENT and _compat.packs_saved_tensors():
-                return self._leave_whole(func, args, kwargs)
-            with self:
-                return COMPOSITES[name](self, func, *args, **kwargs)
-        elif name in _BACKWARD:
+        elif name in BACKWARD:
             # A checkpoint that runs again goes backward by itself, and that is part of the backward pass.
             return func(*args, **kwargs) if self._again else self._go_backward(func, args, kwargs)
         elif "." in name or hasattr(func, "overloads"):
             name = operator_name(func)
-        if changes(name, kwargs):
+        operation = operation_of(name)
+        if operation.composite is not None:
+            if operation.recurrent and _compat.packs_saved_tensors():
+                return self._leave_whole(func, args, kwargs)
+            with self:
+                return operation.composite(self, func, *args, **kwargs)
+        return self._follow(name, operation, func, args, kwargs)
+
+    def _follow(self, name: str, operation: Operation, func: Any, args: tuple, kwargs: dict) -> Any:
+        """Run an operation, and note what is known of its results."""
+        if changes(name, operation, kwargs):
             func = functools.partial(self._marks.run, func)
         if self._guard is not None and _compat.autocasting():
             self._guard.allow_rounding()
         marks, samples, made = self._look_at(args, kwargs)
-        if samples and made and name in _CONVERSIONS:
+        if samples and made and operation.converts:
             samples = type(marks.get(id(args[0]))) is not Origin  # the other argument says what kind, and no more
             made = not samples
         if samples and made:
-            return self._meet(Call(name, func, args, kwargs, marks, checked=self.checked))
+            return self._meet(Call(name, func, args, kwargs, marks, operation, checked=self.checked))
         out = func(*args, **kwargs)
-        if marks and (isinstance(out, (Tensor, tuple, list)) or name == "__setitem__"):
-            call = Call(name, func, args, kwargs, marks)
-            self._mark_results(call, args[0] if name == "__setitem__" else out) if samples else self._mark_made(
-                call, out
-            )
+        if marks and (isinstance(out, (Tensor, tuple, list)) or operation.assigns):
+            call = Call(name, func, args, kwargs, marks, operation)
+            self._mark_results(call, args[0] if operation.assigns else out) if samples else self._mark_made(call, out)
         return out
 
     def _leave_whole(self, func: Any, args: tuple, kwargs: dict) -> Any:
@@ -269,7 +280,7 @@ class Tracer(TorchFunctionMode):
 
     def _mark_results(self, call: Call, out: Any) -> None:
         """Say where the samples are in the results of an operation on the batch."""
-        if self._guard is not None and _ties(call):
+        if self._guard is not None and call.operation.ties is not None and call.operation.ties(call):
             self._guard.give_up_weighing()
         if isinstance(out, Tensor):
             quick = same_shape(call, out) or self._places.recall(call, out)
@@ -329,7 +340,7 @@ class Tracer(TorchFunctionMode):
         uses = self._uses_of(call) if recording else []
         forming = [use for use in uses if use.forms]
         out = self._arrivals.run(call, forming) if forming else call.func(*call.args, **call.kwargs)
-        out = call.args[0] if call.name == "__setitem__" else out
+        out = call.args[0] if call.operation.assigns else out
         self._mark_results(call, out)
         if recording and any(tensor.requires_grad for tensor in tensors_in(out)):
             node = out.grad_fn if isinstance(out, Tensor) else None
@@ -339,13 +350,13 @@ class Tracer(TorchFunctionMode):
             self._arrivals.attach(call, [use for use in uses if not use.forms], out)
         if forming and len(forming) == len(uses):
             call.args, call.kwargs = (), {}  # the rules hold the call; what they read of it, autograd keeps and frees
-        return None if call.name == "__setitem__" else out
+        return None if call.operation.assigns else out
 
     def _uses_of(self, call: Call) -> list[Use]:
         """Return the uses of parameters in one operation, by its rule or by replaying it."""
         if any(type(mark) is Mixed for mark in call.marks.values()):
             return []
-        rule = operation_of(call.name).rule
+        rule = call.operation.rule
         uses = rule(call, *call.args, **call.kwargs) if rule is not None else None
         if uses is None:
             uses = _replay.uses(call)
@@ -397,11 +408,3 @@ class Tracer(TorchFunctionMode):
             judged = place
         self.mark(out, judged)
         return judged
-
-
-_BACKWARD = {"grad", "backward"}
-
-
-def _ties(call: Call) -> bool:
-    """Tell whether samples of the result depend on one another, and are measured by their contributions."""
-    return call.name == "batch_norm" and bool(call.argument(5, "training", False))

@@ -15,12 +15,12 @@ from torch.nn import Parameter
 from adamcb import _checks
 from adamcb.gradnorm import _compat
 from adamcb.gradnorm._call import tensors_in
+from adamcb.gradnorm._chain import Chain, ChainPass
 from adamcb.gradnorm._guard import Guard, Schedule
 from adamcb.gradnorm._last_layer import LastPass
-from adamcb.gradnorm._owners import Layouts
+from adamcb.gradnorm._owners import Answers
 from adamcb.gradnorm._places import Places
 from adamcb.gradnorm._record import Check, Record, TracedPass, unavailable
-from adamcb.gradnorm._sequential import Chain, ChainPass
 from adamcb.gradnorm._trace import Tracer
 
 
@@ -50,7 +50,7 @@ class Watcher:
         self.passes = 0
         self.is_paused = False
         self._chain, self._places = Chain(), Places()
-        self._layouts: Layouts = {}
+        self._answers: Answers = {}
         self._model, self._samples = weakref.ref(model), samples
         self._schedule, self._check = Schedule(check), Check()
         self._reopens = False  # whether a check was under way in the state that was loaded
@@ -163,7 +163,7 @@ class Watcher:
             size = first.size(0)
         else:
             size = _count_samples((args, kwargs), output)
-        LastPass(index, self.done.append, size, self._layouts).watch(output)
+        LastPass(index, self.done.append, size, self._answers).watch(output)
 
     def _consider_check(self, model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
         reopens, self._reopens = self._reopens, False
