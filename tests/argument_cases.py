@@ -82,7 +82,9 @@ def a_device(value: Any) -> bool | None:
 
 def floats(*shape: int) -> Kind:
     """A tensor of floats of this shape."""
-    return lambda value: isinstance(value, torch.Tensor) and value.is_floating_point() and value.shape == shape
+    return lambda value: (
+        isinstance(value, torch.Tensor) and not value.is_meta and value.is_floating_point() and value.shape == shape
+    )
 
 
 def logistic() -> theory.LogisticProblem:

@@ -25,11 +25,33 @@ def pool() -> list[Any]:
     tensors = [torch.tensor(2), torch.tensor(0.5), torch.tensor(0.5, requires_grad=True), torch.tensor([1.0, 2.0])]
     tensors += [torch.tensor([1.0, 2.0], requires_grad=True), torch.tensor([True, False]), torch.tensor(math.nan)]
     nested = [[], (), {}, [1.0], [1.0, 2.0], ["1", "2"], [True, False], [1j, 2.0], [None, 1.0], [-1.0, math.nan]]
-    return [*scalars, *wild, *arrays, *tensors, *nested, [[1.0, 2.0]], {"a": 1}, {1, 2}, object(), len, int, range(2)]
+    odd = [np.timedelta64(3, "s"), np.ma.array([1.0, 2.0], mask=[False, True]), bytearray(b"ab")]
+    odd += [torch.tensor(0.5, device="meta"), torch.ones(2, device="meta"), torch.ones(2).to_sparse()]
+    odd += [torch.nested.nested_tensor([torch.ones(1), torch.ones(2)], layout=torch.jagged)]
+    return [
+        *scalars,
+        *wild,
+        *arrays,
+        *tensors,
+        *nested,
+        *odd,
+        [[1.0, 2.0]],
+        {"a": 1},
+        {1, 2},
+        object(),
+        len,
+        int,
+        range(2),
+    ]
 
 
 def is_bool(value: Any) -> bool:
-    return isinstance(value, (bool, np.bool_))
+    """Whether Python takes it for a number, and nobody else does."""
+    return isinstance(value, (bool, np.bool_, np.timedelta64))
+
+
+def holds_numbers(value: torch.Tensor) -> bool:
+    return not value.is_meta and not value.is_nested and value.layout == torch.strided
 
 
 def as_float(value: Any) -> float:
@@ -76,7 +98,7 @@ def unknown(value: Any) -> None:
 
 
 def flag(value: Any) -> bool:
-    return is_bool(value)
+    return isinstance(value, (bool, np.bool_))
 
 
 def two_shares(value: Any) -> bool:
@@ -88,7 +110,13 @@ def two_shares(value: Any) -> bool:
 def rate(value: Any) -> bool:
     """A number at or above 0, or a tensor with one."""
     if isinstance(value, torch.Tensor):
-        return value.numel() == 1 and value.dtype != torch.bool and not value.is_complex() and rate(value.item())
+        return (
+            holds_numbers(value)
+            and value.numel() == 1
+            and value.dtype != torch.bool
+            and not value.is_complex()
+            and rate(value.item())
+        )
     return bool(real(0.0)(value))
 
 
@@ -96,6 +124,8 @@ def vector(length: int | None = None, *, least: int = 0, check: Callable[[np.nda
     """Numbers at or above 0; as many as `length`, `least` of them above 0."""
 
     def fits(value: Any) -> bool:
+        if isinstance(value, np.ma.MaskedArray) or (isinstance(value, torch.Tensor) and not holds_numbers(value)):
+            return False
         if isinstance(value, torch.Tensor):
             value = value.detach().numpy()
         if isinstance(value, (list, tuple, range)):

@@ -130,7 +130,9 @@ WITHOUT = {
     "Outer": "as `Dense`",
     "PerSampleNorms.take": "as `is_done`",
     "SecondMoment.check_state": "called by `load_state_dict`",
+    "Selection.check_state": "called by `load_state_dict`",
     "Selection.plan_size": "does nothing where all batches have one size",
+    "Selection.restore": "called by `load_state_dict`, with what `check_state` has checked",
     "ShuffledEpochs.check_state": "called by `load_state_dict`",
     "Window.check_state": "called by `load_state_dict`",
 }

@@ -21,11 +21,15 @@ from torch.utils.data import IterableDataset
 MOST_SAMPLES = 10**12
 LARGEST_SEED = 2**63 - 1
 _LONGEST = 80
+_NO_NUMBERS = (bool, np.bool_, np.timedelta64)  # which Python and NumPy take for numbers
+_NO_VECTORS = (bytes, bytearray, memoryview, np.ma.MaskedArray)
 _Kind = TypeVar("_Kind")
 
 
 def shown(name: str, value: Any) -> str:
     """Return "name=value" for a message: short, and without the content of arrays."""
+    if isinstance(value, torch.Tensor) and value.is_nested:
+        return f"{name} of type {type(value).__name__}, nested"
     if isinstance(value, (np.ndarray, torch.Tensor)) and value.ndim:
         return f"{name} of type {type(value).__name__} and shape {tuple(value.shape)}"
     if isinstance(value, int) and value.bit_length() > 4 * _LONGEST:
@@ -49,7 +53,7 @@ def wrong_type(name: str, rule: str, value: Any) -> TypeError:
 def integer(name: str, value: Any, *, low: int | None = None, high: int | None = None) -> int:
     """Return `value` as an int, or raise unless it is an integer (not a bool) with low ≤ value ≤ high."""
     is_plain = type(value) is int  # asking the abstract class takes longer than all the rest
-    if not is_plain and (isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Integral)):
+    if not is_plain and (isinstance(value, _NO_NUMBERS) or not isinstance(value, numbers.Integral)):
         raise wrong_type(name, "be an integer", value)
     number = int(value)
     if low is not None and number < low:
@@ -79,7 +83,7 @@ def real(
     high_open: bool = False,
 ) -> float:
     """Return `value` as a finite float, or raise unless it lies in the interval from `low` to `high`."""
-    if isinstance(value, (bool, np.bool_)) or not isinstance(value, numbers.Real):
+    if isinstance(value, _NO_NUMBERS) or not isinstance(value, numbers.Real):
         raise wrong_type(name, "be a number", value)
     try:
         number = float(value)
@@ -142,7 +146,7 @@ def function(name: str, value: Any) -> Any:
 def sequence(name: str, value: Any, rule: str) -> tuple[Any, ...]:
     """Return `value` as a tuple, or raise unless it can be iterated over; words cannot."""
     try:
-        if not isinstance(value, (str, bytes)):
+        if not isinstance(value, (str, bytes, bytearray)):
             return tuple(value)
     except TypeError:
         pass
@@ -215,6 +219,16 @@ def path(name: str, value: Any) -> str:
     return text
 
 
+def learning_rate(value: Any) -> float:
+    """Return a learning rate as a number, or raise unless it is one or a tensor that holds one."""
+    if isinstance(value, torch.Tensor):
+        if value.numel() != 1 or value.is_meta:
+            got = "on the device meta" if value.is_meta else f"of shape {tuple(value.shape)}"
+            raise ValueError(f"`lr` must be a number or a 1-element tensor, got lr {got}.")
+        value = value.item()
+    return real("lr", value, low=0.0)
+
+
 def betas(value: Any, name: str = "betas") -> tuple[float, float]:
     """Return β₁ and β₂, or raise unless `value` is two numbers in [0, 1)."""
     if not isinstance(value, (tuple, list)):
@@ -228,12 +242,16 @@ def betas(value: Any, name: str = "betas") -> tuple[float, float]:
 def array(name: str, value: Any) -> np.ndarray:
     """Return `value` as an array of integers or floats on the CPU, or raise; gradients and devices are left behind."""
     given = value
-    if isinstance(value, torch.Tensor):
-        value = value.detach().cpu()
-        value = (value if value.dtype != torch.bfloat16 else value.float()).numpy()
-    elif isinstance(value, (list, tuple)) and any(isinstance(entry, (bool, np.bool_)) for entry in value):
+    if isinstance(value, (list, tuple)) and any(isinstance(entry, (bool, np.bool_)) for entry in value):
         raise TypeError(f"`{name}` must be a vector of numbers, got {name} with a bool.")
+    if isinstance(value, range) and len(value) > MOST_SAMPLES:
+        raise ValueError(f"`{name}` must hold at most {MOST_SAMPLES} numbers, got {len(value)}.")
     try:
+        if isinstance(value, _NO_VECTORS):
+            raise TypeError("no numbers, or not all of them")
+        if isinstance(value, torch.Tensor):
+            value = value.detach().cpu()
+            value = (value if value.dtype != torch.bfloat16 else value.float()).numpy()
         found = np.asarray(value)
     except (TypeError, ValueError, RuntimeError) as error:
         raise TypeError(f"`{name}` must be a vector of numbers, got {name} of type {type(given).__name__}.") from error

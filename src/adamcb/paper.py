@@ -122,7 +122,7 @@ def adambs_original(
     """
     settings = _settings(model, dataset, exploration, seed)
     selection = ReplacementBandit(batch_size=batch_size, form="original", max_norm=max_norm, **settings)
-    _checks.real("lr", lr.item() if isinstance(lr, Tensor) and lr.numel() == 1 else lr, low=0.0)
+    _checks.learning_rate(lr)
     return _trainer(model, dataset, selection, Adam(_trainable(model), lr), seed=seed, **options)
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from adamcb import _checks
+
 
 def refuse_sharded(sharded: Any, num_ranks: int, framework: str) -> None:
     """Raise if weights are sharded: the framework would save only rank 0's.
@@ -13,6 +15,8 @@ def refuse_sharded(sharded: Any, num_ranks: int, framework: str) -> None:
         num_ranks: How many ranks train together.
         framework: Who saves, for the message.
     """
+    if not isinstance(sharded, (bool, int)):
+        raise _checks.wrong_type("sharded", "be True, False or the number of strata", sharded)
     if num_ranks > 1 and sharded is not False:
         raise ValueError(
             f"`sharded` must be False with several ranks, got sharded={sharded} with {num_ranks}: every rank would "

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch.distributed as dist
 
+from adamcb import _checks
 from adamcb.integrations._missing import missing
 from adamcb.integrations._sharded import refuse_sharded
 from adamcb.selection import Strata
@@ -45,6 +46,8 @@ def check_accelerator(accelerator: Accelerator) -> None:
         >>> model, optimizer = accelerator.prepare(model, optimizer)
         >>> check_accelerator(accelerator)
     """
+    if not hasattr(accelerator, "distributed_type"):
+        raise _checks.wrong_type("accelerator", "be an Accelerator", accelerator)
     kind = accelerator.distributed_type
     if kind is not DistributedType.NO and not kind.value.startswith("MULTI_"):
         raise NotImplementedError(f"The model must be whole in every process, got distributed_type={kind.value}.")

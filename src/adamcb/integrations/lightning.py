@@ -23,6 +23,7 @@ from adamcb import _checks
 from adamcb.integrations._missing import missing
 from adamcb.integrations._sharded import refuse_sharded
 from adamcb.integrations._stream import BatchStream
+from adamcb.selection import UniformSelection
 from adamcb.training import AdaptiveLoader, Meter, generators_part
 
 try:
@@ -53,6 +54,8 @@ def weigh(module: LightningModule, losses: Tensor) -> Tensor:
         ...     x, y = batch
         ...     return weigh(self, F.cross_entropy(self.net(x), y, reduction="none"))
     """
+    _checks.instance("module", module, LightningModule, "a LightningModule")
+    _checks.instance("losses", losses, Tensor, "a tensor")
     trainer: Any = module.trainer
     callback = next((one for one in trainer.callbacks if isinstance(one, AdamCBCallback)), None)
     return losses.mean() if callback is None else callback.adaptive.weigh(losses)
@@ -93,6 +96,7 @@ class AdamCBCallback(Callback):
         if model is not None:
             _checks.instance("model", model, nn.Module, "a torch.nn.Module")
         self.dataset, self.batch_size = dataset, _checks.integer("batch_size", batch_size, low=1)
+        _try_options(dataset, self.batch_size, options)
         self.loader = Loader(self)
         self._stream: BatchStream | None = None
         self._model, self._options = model, options
@@ -174,10 +178,22 @@ class AdamCBCallback(Callback):
         return {**self.adaptive.state_dict(), "generators": self._generators.state_dict()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep `state_dict` until training starts."""
-        if state_dict and "generators" not in state_dict:
+        """Keep `state_dict` until training starts, which checks the rest of it."""
+        _checks.instance("state_dict", state_dict, dict, "a dict")
+        if state_dict and not isinstance(state_dict.get("generators"), dict):
             raise ValueError("`state_dict` must be of this version of AdamCBCallback, got one without generators.")
         self._state = state_dict or None
+
+
+def _try_options(dataset: Any, batch_size: int, options: dict[str, Any]) -> None:
+    """Raise now, and not when training starts, for options that no `AdaptiveLoader` takes."""
+    tried = ("selection", "min_batch_size", "sharded", "record_samples")
+    own = {name: value for name, value in options.items() if name not in tried}
+    refuse_sharded(options.get("sharded", False), 1, "Lightning")
+    if options.get("min_batch_size") is not None:
+        _checks.integer("min_batch_size", options["min_batch_size"], low=1, high=batch_size)
+    plain = UniformSelection(len(dataset), batch_size, generator=torch.Generator())
+    AdaptiveLoader(nn.Linear(1, 1), dataset, batch_size, selection=plain, **own, record_samples=False).close()
 
 
 class Loader:

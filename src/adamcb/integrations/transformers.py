@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
+from adamcb import _checks
 from adamcb.data import SelectedBatch
 from adamcb.integrations._missing import missing
 from adamcb.integrations._sharded import refuse_sharded
@@ -100,6 +101,8 @@ class AdamCBMixin(_Trainer):
         choosing["sharded"] = sharded
         self._choosing = choosing if scores is None else {**choosing, "scores": scores}
         self._sample_loss_func = compute_loss_func
+        if items_per_sample is not None:
+            items_per_sample = _checks.real("items_per_sample", items_per_sample, low=0.0, low_open=True)
         self.items_per_sample = items_per_sample
         # The loss of a batch stands for the dataset by itself; the Trainer divides it by the batches of a step.
         self.model_accepts_loss_kwargs = False

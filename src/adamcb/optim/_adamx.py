@@ -228,9 +228,7 @@ class AdamX(Optimizer):
 def _checked(group: dict[str, Any]) -> dict[str, Any]:
     """Return the settings of a group as plain numbers and bools, or raise."""
     lr = group["lr"]
-    if isinstance(lr, Tensor) and lr.numel() != 1:
-        raise ValueError(f"`lr` must be a number or a 1-element tensor, got lr of shape {tuple(lr.shape)}.")
-    rate = _checks.real("lr", lr.item() if isinstance(lr, Tensor) else lr, low=0.0)
+    rate = _checks.learning_rate(lr)
     beta1, beta2 = _checks.betas(group["betas"])
     settings: dict[str, Any] = {
         "lr": lr if isinstance(lr, Tensor) else rate,

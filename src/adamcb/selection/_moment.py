@@ -146,7 +146,7 @@ class SecondMoment:
 
 def _floats(name: str, value: Any) -> np.ndarray:
     """Return float64[k]; what is so already is not looked at."""
-    is_plain = isinstance(value, np.ndarray) and value.dtype == np.float64 and value.ndim == 1
+    is_plain = type(value) is np.ndarray and value.dtype == np.float64 and value.ndim == 1
     return value if is_plain else _checks.vector(name, value)
 
 
