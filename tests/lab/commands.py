@@ -59,7 +59,7 @@ def start(*arguments: object) -> subprocess.Popen[str]:
 def runs_here() -> Iterator[None]:
     """Do runs in this process: one of their own imports torch, which takes longer than they do."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compare, "run_all", lambda job, orders, jobs, listen: run_here(job, orders, listen))
+        patch.setattr(compare, "run_all", lambda job, assignments, jobs, listen: run_here(job, assignments, listen))
         yield
 
 

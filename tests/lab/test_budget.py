@@ -101,11 +101,12 @@ def test_infobatch_counts_its_own_epochs():
 def test_rows_are_appended_and_not_run_again(tmp_path, monkeypatch, capsys):
     done = []
 
-    def pretend(order, data_dir):
-        done.append(order)
-        losses = {"train_loss": 0.5 * order.fraction, "test_loss": 0.4, "test_accuracy": 0.9}
-        costs = {"steps": 10, "samples": round(100 * order.fraction), "seconds": order.fraction, "wall_seconds": 1.0}
-        return {**vars(order), "epochs": 10, "lr": order.lr or 1e-3, "diverged": "", **losses, **costs}
+    def pretend(assignment, data_dir):
+        done.append(assignment)
+        share = assignment.fraction
+        losses = {"train_loss": 0.5 * share, "test_loss": 0.4, "test_accuracy": 0.9}
+        costs = {"steps": 10, "samples": round(100 * share), "seconds": share, "wall_seconds": 1.0}
+        return {**vars(assignment), "epochs": 10, "lr": assignment.lr or 1e-3, "diverged": "", **losses, **costs}
 
     class Here:
         def __init__(self, *arguments, **options):
@@ -121,7 +122,7 @@ def test_rows_are_appended_and_not_run_again(tmp_path, monkeypatch, capsys):
         def shutdown(self, **options):
             pass
 
-    monkeypatch.setattr(budget, "do_order", pretend)
+    monkeypatch.setattr(budget, "do_assignment", pretend)
     monkeypatch.setattr(budget, "ProcessPoolExecutor", Here)
     rows = tmp_path / "evidence" / "budget.csv"
     options = ["--task", "digits-mlp", "--seed", "0", "--seed", "1", "--rows", str(rows)]
@@ -130,7 +131,8 @@ def test_rows_are_appended_and_not_run_again(tmp_path, monkeypatch, capsys):
     assert run_benchmarks(["budget"], [*options, "--fraction", "1", "--fraction", "0.5"]) == 0
     assert len(done) == 2 * 4 + 2 * 6
     assert run_benchmarks(["budget"], [*options, "--fraction", "1", "--method", "adam", "--tune"]) == 0
-    assert [(order.seed, order.lr) for order in done[20:23]] == [(HELD_OUT, lr) for lr in (3e-4, 1e-3, 3e-3)]
+    tuned = [(assignment.seed, assignment.lr) for assignment in done[20:23]]
+    assert tuned == [(HELD_OUT, lr) for lr in (3e-4, 1e-3, 3e-3)]
     found = read_csv(rows)
     assert len(found) == len(done) == len({tuple(row.values()) for row in found})
     first = next(row for row in found if row["method"] == "adam")

@@ -112,3 +112,20 @@ def test_missing_package_is_named_with_its_extra(monkeypatch: pytest.MonkeyPatch
     for name in LOGS[1:]:
         with pytest.raises(LabError, match=rf"`--log {name}` needs {name}.*pip install '.\[{name}\]' in a clone"):
             check_logs(["csv", name])
+
+
+def test_a_log_that_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(LabError, match=r"`--log csv` failed: \[Errno 2\] No such file or directory: '.*log.csv'"):
+        log("csv", tmp_path / "gone")
+
+    def refuse(**settings: Any) -> Any:
+        raise KeyError("no account")
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=refuse))
+    with pytest.raises(LabError, match="`--log wandb` failed: KeyError: 'no account'"):
+        log("wandb", tmp_path)
+
+
+def test_a_log_that_there_is_not_is_named() -> None:
+    with pytest.raises(LabError, match=r"`--log` must be one of csv, .*, got 'cvs'. Did you mean 'csv'\?"):
+        check_logs(["csv", "cvs"])

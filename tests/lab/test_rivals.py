@@ -13,10 +13,10 @@ from adamcb.lab.methods.rivals import (
     ClassBalanced,
     InfoBatch,
     LastSeen,
+    Looked,
     Presampling,
     ResidualDistribution,
     Scorer,
-    Scores,
     SelectiveBackprop,
     Undersampling,
     VarianceReducerBandit,
@@ -30,8 +30,8 @@ LOSSES = np.random.default_rng(0).exponential(size=N)
 LABELS = np.array([5, 7, 7, 7] * 5 + [7, 7, 7])  # five of one class, eighteen of the other
 
 
-class Foretold(Scores):
-    """Scores that belong to the sample, so that what is drawn can be foretold: a bound is the root of the loss."""
+class Foretold(Looked):
+    """Losses that belong to the sample, so that what is drawn can be foretold: a bound is the root of the loss."""
 
     def __init__(self, losses: np.ndarray) -> None:
         super().__init__(torch.empty(0), torch.empty(0))
@@ -41,7 +41,7 @@ class Foretold(Scores):
     bounds = property(lambda self: np.sqrt(self.given))
 
 
-def scorer(indices: np.ndarray) -> Scores:
+def scorer(indices: np.ndarray) -> Looked:
     return Foretold(LOSSES[indices])
 
 
@@ -286,7 +286,7 @@ def test_presampling_is_unbiased_and_draws_by_the_bound():
     values, sums = np.random.default_rng(9).normal(size=N), []
     asked: list[np.ndarray] = []
 
-    def recording(indices: np.ndarray) -> Scores:
+    def recording(indices: np.ndarray) -> Looked:
         asked.append(indices)
         return scorer(indices)
 

@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 import torch
 
+from adamcb.lab.commands import compare
 from adamcb.lab.commands.cli import main
-from adamcb.lab.errors import Interrupted
+from adamcb.lab.errors import Interrupted, LabError
 from adamcb.lab.experiment import COMPARED, Experiment
 from adamcb.lab.methods import METHODS, RIVALS, get_method
 from adamcb.lab.methods.rivals import Scorer
@@ -76,9 +77,9 @@ def test_a_rival_learns_digits(method, data, tmp_path):
     run = Run(Experiment(methods=(method,), batch_size=32, epochs=6), method, 0, task, tmp_path, ignore)
     run.train()
     low, high = BANDS[method]
-    assert low <= run.results[-1]["train_loss"] <= high
-    assert run.results[-1]["test_accuracy"] >= 0.97
-    assert run.results[-1]["step"] == 264
+    assert low <= run.rows.results[-1]["train_loss"] <= high
+    assert run.rows.results[-1]["test_accuracy"] >= 0.97
+    assert run.rows.results[-1]["step"] == 264
 
 
 @pytest.mark.parametrize("method", RIVALS)
@@ -195,3 +196,13 @@ def test_compare_takes_rivals_label_noise_and_a_cosine(tmp_path, capsys, here):
     assert (config["label_noise"], config["schedule"], config["evaluations"]) == (0.1, "cosine", None)
     assert main(options) == 1
     assert "--label-noise was 0.1 and is now None" in capsys.readouterr().err
+
+
+def test_methods_that_look_at_the_model_are_compared_in_one_process_and_refused_in_several(tmp_path, here):
+    looking = ("--method", "selective-backprop", "--method", "presampling")
+    few = ("--dataset", "digits", "--model", "logistic", "--fraction", "0.2", "--seeds", "1", "--epochs", "2")
+    assert main(["compare", *few, *looking, "--out", str(tmp_path)]) == 0
+    assert set(read_json(tmp_path / "config.json")["methods"]) == set(looking[1::2])
+    experiment = Experiment(model="logistic", methods=("presampling",), batch_size=32)
+    with pytest.raises(LabError, match="`--method` must not look at the model with several processes, got 'presampl"):
+        compare._check_shared(experiment, 2)

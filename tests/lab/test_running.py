@@ -29,7 +29,7 @@ EXPERIMENT = Experiment(model="logistic", methods=("adam", "adamcb"), seeds=2, e
 def test_all_methods_of_a_seed_come_before_the_next_seed(task, tmp_path, monkeypatch):
     """What else the machine does hits them alike. A run that is done is not done again."""
     asked = []
-    monkeypatch.setattr(compare, "run_all", lambda job, orders, jobs, listen: asked.extend(orders))
+    monkeypatch.setattr(compare, "run_all", lambda job, assignments, jobs, listen: asked.extend(assignments))
     experiment = EXPERIMENT.completed(task)
     folder = ResultFolder(tmp_path, experiment.as_config(task))
     done = folder.run("adam", 1)
@@ -40,7 +40,8 @@ def test_all_methods_of_a_seed_come_before_the_next_seed(task, tmp_path, monkeyp
         run_missing(experiment, Options(jobs=2), folder, Console(quiet=True))
     folder.close()
     everything = [("adam", 0), ("adamcb", 0), ("adam", 1), ("adamcb", 1)]
-    assert [(order.method, order.seed) for order in asked] == everything + [everything[i] for i in (0, 1, 3)]
+    found = [(assignment.method, assignment.seed) for assignment in asked]
+    assert found == everything + [everything[i] for i in (0, 1, 3)]
 
 
 def test_a_folder_that_somebody_else_took_while_we_waited_is_refused(task, tmp_path, monkeypatch):

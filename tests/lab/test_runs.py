@@ -151,23 +151,23 @@ def test_seconds_go_on_from_where_they_were(data, dropout_model, tmp_path, monke
     spent.append(run.seconds)
     run = make_run(small_experiment(dropout_model), "adam", 1, data, tmp_path, lambda progress: None)
     run.train()
-    assert run.seconds > spent[0] > run.results[1]["seconds"] > run.results[0]["seconds"] == 0.0
+    assert run.seconds > spent[0] > run.rows.results[1]["seconds"] > run.rows.results[0]["seconds"] == 0.0
 
 
 def test_evaluation_is_off_the_clock_and_on_all_data(data, dropout_model, tmp_path, monkeypatch):
     run = make_run(small_experiment(dropout_model, epochs=1), "adam", 1, data, tmp_path, lambda progress: None)
     run.train()
-    assert run.results[0]["seconds"] == 0.0
+    assert run.rows.results[0]["seconds"] == 0.0
     run.model.eval()
     for split, samples in (("train", data.train), ("test", data.test)):
         images, labels = samples.tensors
         logits = run.model(images)
-        assert run.results[1][f"{split}_loss"] == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-5)
+        assert run.rows.results[1][f"{split}_loss"] == pytest.approx(F.cross_entropy(logits, labels).item(), rel=1e-5)
         accuracy = (logits.argmax(1) == labels).double().mean().item()
-        assert run.results[1][f"{split}_accuracy"] == pytest.approx(accuracy, rel=1e-12)
+        assert run.rows.results[1][f"{split}_accuracy"] == pytest.approx(accuracy, rel=1e-12)
     monkeypatch.setattr(evaluation, "EVALUATION_BATCH", 37)
     again = evaluate(run.task, run.model, data.train, torch.device("cpu"), lambda: None)
-    expected = {"loss": run.results[1]["train_loss"], "accuracy": run.results[1]["train_accuracy"]}
+    expected = {"loss": run.rows.results[1]["train_loss"], "accuracy": run.rows.results[1]["train_accuracy"]}
     assert again == pytest.approx(expected, rel=1e-6)
 
 
@@ -316,7 +316,7 @@ def test_muon_steps_matrices_and_adamw_the_rest_under_one_schedule(data, tmp_pat
     rates = [one.param_groups[0]["lr"] for one in run.trainer.optimizers]
     last = 0.02 * SCHEDULES["cosine"](run.total_steps - 1, run.total_steps)
     assert rates == approx([last, last])
-    assert run.results[-1]["train_loss"] < 0.95 * run.results[0]["train_loss"]
+    assert run.rows.results[-1]["train_loss"] < 0.95 * run.rows.results[0]["train_loss"]
 
 
 def test_methods_differ_only_where_their_names_say():
@@ -326,7 +326,8 @@ def test_methods_differ_only_where_their_names_say():
         optimizer = method.optimizer([weight], lr=1e-3) if method.optimizer else None
         form = None
         if method.selection is not None:
-            selection = method.selection(100, 10, exploration=0.3, generator=torch.Generator().manual_seed(0))
+            settings = {"exploration": 0.3} if method.takes_exploration else {}
+            selection = method.selection(100, 10, **settings, generator=torch.Generator().manual_seed(0))
             form = str(getattr(selection, "form", getattr(selection, "feedback", type(selection).__name__)))
             assert getattr(selection, "exploration", 0.3) == 0.3
         kinds[name] = (form, optimizer and type(optimizer).__name__, optimizer and optimizer.defaults["amsgrad"])

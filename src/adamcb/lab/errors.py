@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+from collections.abc import Iterator
+from pathlib import Path
 
 
 class LabError(Exception):
@@ -20,3 +23,12 @@ def describe(error: BaseException) -> str:
     if isinstance(error, (LabError, OSError)):
         return str(error)
     return f"{type(error).__name__}: {error}"
+
+
+@contextlib.contextmanager
+def writing_to(place: Path, option: str = "--out") -> Iterator[None]:
+    """Turn an error of a file in the block into one that names where results go, and the option that says so."""
+    try:
+        yield
+    except OSError as error:
+        raise LabError(f"Results cannot be written to {place} (`{option}`): {describe(error)}.") from error

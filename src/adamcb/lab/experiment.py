@@ -27,7 +27,6 @@ from adamcb.lab.methods import (
     DEFAULT_METHODS,
     METHODS,
     RIVALS,
-    SCORES,
     SPECIAL,
     Method,
     SmallBatches,
@@ -42,6 +41,7 @@ from adamcb.lab.tasks.load import DEFAULT_TASK, TASKS, load_image_task, load_tas
 from adamcb.lab.tasks.models import MODEL_NAMES
 from adamcb.lab.tasks.schedules import SCHEDULES
 from adamcb.lab.tasks.task import OPTIMIZERS, Task
+from adamcb.training import SCORES
 
 # What is for images alone, and not for a task.
 OF_IMAGES = ("fraction", "label_noise", "augmentation")
@@ -231,7 +231,7 @@ class Experiment:
             "task_name": None if self.task is None else task.name,
             "labels": {method.name: label_of(method, completed.optimizer) for method in methods},
             "about": {method.name: [method.about, method.link] for method in methods},
-            "chooses": [method.name for method in methods if method.selection not in CONTROLS and not method.needs],
+            "chooses": [method.name for method in methods if _chooses(method)],
             "controls": [method.name for method in methods if method.selection is SmallBatches],
             "metrics": metrics.as_config(task.metrics),
             "files": _fingerprints(references),
@@ -334,6 +334,11 @@ def versions() -> dict[str, str]:
         "numpy": np.__version__,
         "python": platform.python_version(),
     }
+
+
+def _chooses(method: Method) -> bool:
+    """Return whether a method chooses by what it learns from its batches, and by nothing else."""
+    return method.selection not in CONTROLS and set(method.needs) <= {"exploration"}
 
 
 def _fingerprints(references: Sequence[str | Method]) -> dict[str, str]:

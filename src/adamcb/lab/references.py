@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,6 @@ def split_reference(reference: str, option: str) -> tuple[Path, str]:
     filename, _, name = reference.rpartition(":")
     if not filename.endswith(".py") or not name.isidentifier():
         raise ValueError(f"`{option}` must be of the form FILE.py:NAME, got {option}={reference!r}.")
-    if not Path(filename).is_file():
+    if not os.path.isfile(filename):  # unlike Path.is_file, False for a name that is too long
         raise FileNotFoundError(f"`{option}` must name an existing file, got {option}={reference!r}.")
     return Path(filename), name

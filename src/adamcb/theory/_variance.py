@@ -52,8 +52,8 @@ def best_probs(norms: Any, batch_size: int, *, exploration: float = 0.0) -> np.n
     floor = k * _checks.real("exploration", exploration, low=0.0, high=1.0) / len(a)
     if not a.max() > 0.0:
         raise ValueError(f"`norms` must not all be 0, got {len(a)} zeros.")
-    room = k - floor * np.count_nonzero(a == 0.0)
-    if room > np.count_nonzero(a):  # those with a gradient are in every batch; the others share what is left
+    space = k - floor * np.count_nonzero(a == 0.0)
+    if space > np.count_nonzero(a):  # those with a gradient are in every batch; the others share what is left
         return np.where(a > 0.0, 1.0, (k - np.count_nonzero(a)) / max(1, np.count_nonzero(a == 0.0)))
     a = np.maximum(a / a.max(), np.where(a > 0.0, 1e-290, 0.0))  # so that the largest c is finite
     low, high = 0.0, 1.0 / a[a > 0.0].min()

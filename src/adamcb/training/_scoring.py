@@ -14,7 +14,7 @@ from adamcb.gradnorm import PerSampleNorms
 from adamcb.training._ranks import unwrapped
 from adamcb.training._state import Stateful
 
-NAMES = ("exact", "last-layer", "losses")
+SCORES = ("exact", "last-layer", "losses")
 _PASSED = (
     "AdaptiveLoader: the model went backward before `weigh`, as for a gradient penalty or the residual of an equation. "
     'Norms are of one backward pass, so nothing is learned from such a batch. Use scores="losses".'
@@ -164,8 +164,8 @@ class LossScores:
 
 def make_scoring(scores: Any, model: nn.Module, *, learns: bool) -> Scoring | None:
     """Return the scoring that the argument `scores` names, or raise; None for a selection that does not learn."""
-    if not (callable(scores) or (isinstance(scores, str) and scores in NAMES)):
-        names, got = ", ".join(map(repr, NAMES)), _checks.shown("scores", scores)
+    if not (callable(scores) or (isinstance(scores, str) and scores in SCORES)):
+        names, got = ", ".join(map(repr, SCORES)), _checks.shown("scores", scores)
         raise ValueError(f"`scores` must be one of {names}, or a function of the losses, got {got}.")
     if not learns:
         return None

@@ -10,21 +10,20 @@ import argparse
 import contextlib
 import functools
 import multiprocessing
-import os
 import signal
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from rich.console import Console
 
-from adamcb.lab.commands.running import check_running, place_to_write
+from adamcb._files import whole_file
+from adamcb.lab.commands.running import add_running, available_cores, check_running, file_to_write
 from adamcb.lab.commands.time_to_loss import TASKS as CLEAN_TASKS
-from adamcb.lab.errors import LabError, describe
+from adamcb.lab.errors import LabError, describe, writing_to
 from adamcb.lab.experiment import Experiment
 from adamcb.lab.results import Row, append_csv, read_csv
 from adamcb.lab.results.budget import HELD_OUT, LEARNING_RATES, SAME_AS_ADAM, best_lrs, tuned_as
@@ -53,7 +52,7 @@ DEFAULT_ROWS = Path("docs") / "evidence" / "budget.csv"
 
 
 @dataclass(frozen=True)
-class Order:
+class Assignment:
     """A run to do, which is one row."""
 
     task: str
@@ -78,16 +77,16 @@ def build_parser() -> argparse.ArgumentParser:
     add("--fraction", action="append", type=float, help="part of the budget; may be repeated (default: 0.25 to 1)")
     add("--epochs", type=int, metavar="N", help="the whole budget (default: 10, or the task's)")
     add("--tune", action="store_true", help="first choose a learning rate for each method, on a seed of its own")
-    add("--jobs", type=int, metavar="N", help="processes, of one thread each (default: one a core)")
+    add_running(parser, "--jobs")
     add(
         "--rows",
-        type=place_to_write,
+        type=file_to_write,
         default=DEFAULT_ROWS,
         metavar="FILE.csv",
         help=f"where rows go (default: {DEFAULT_ROWS})",
     )
     add("--report-only", action="store_true", help="run nothing; write the report of the rows that are there")
-    add("--data-dir", metavar="DIR", help="where to look for data files first; then in $ADAMCB_DATA and the cache")
+    add_running(parser, "--data-dir")
     return parser
 
 
@@ -104,12 +103,15 @@ def main(arguments: Sequence[str]) -> int:
     console = Console(stderr=True)
     table = RowFile(options.rows)
     if not options.report_only:
+        table.check()
         if options.tune:
-            _do(_tuning_orders(options, table.rows), options, table, console)
-        _do(_orders(options, table.rows), options, table, console)
+            _do(_tuning_assignments(options, table.rows), options, table, console)
+        _do(_assignments(options, table.rows), options, table, console)
     if not table.rows:
         raise LabError(f"{options.rows} has no rows yet: there is nothing to report.")
-    for path in write_report(options.rows, table.rows):
+    with writing_to(options.rows, "--rows"):
+        paths = write_report(options.rows, table.rows)
+    for path in paths:
         print(path)
     return 0
 
@@ -119,19 +121,31 @@ class RowFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.rows: list[Row] = read_csv(path) if path.is_file() else []
+        with writing_to(path, "--rows"):
+            self.rows: list[Row] = read_csv(path) if path.is_file() else []
+        missing = [name for name in _KEY if self.rows and name not in self.rows[0]]
+        if missing:
+            raise LabError(f"{path} must have the columns {', '.join(missing)}, got {', '.join(self.rows[0])}.")
+
+    def check(self) -> None:
+        """Raise `LabError` if the file cannot be written: now, not after the first run."""
+        with writing_to(self.path, "--rows"):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with whole_file(self.path, keep=False):
+                pass
 
     def append(self, row: Row) -> None:
         """Add a row."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        append_csv(self.path, COLUMNS, row)
+        with writing_to(self.path, "--rows"):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            append_csv(self.path, COLUMNS, row)
         self.rows.append(row)
 
 
-def _orders(options: argparse.Namespace, rows: Sequence[Row]) -> list[Order]:
+def _assignments(options: argparse.Namespace, rows: Sequence[Row]) -> list[Assignment]:
     """Return the runs that were asked for and have no row, with the learning rates that were tuned."""
     tuned = best_lrs(rows)
-    orders = []
+    assignments = []
     for task in options.task or TASKS:
         for seed in options.seed or range(3 if task in _LONG else 5):
             for fraction in options.fraction or FRACTIONS:
@@ -139,47 +153,46 @@ def _orders(options: argparse.Namespace, rows: Sequence[Row]) -> list[Order]:
                     if fraction == 1.0 and method in SAME_AS_ADAM:
                         continue
                     lr = tuned.get((task, tuned_as(method)))
-                    orders.append(Order(task, method, seed, fraction, options.epochs, lr))
-    return _without_rows(orders, rows)
+                    assignments.append(Assignment(task, method, seed, fraction, options.epochs, lr))
+    return _without_rows(assignments, rows)
 
 
-def _tuning_orders(options: argparse.Namespace, rows: Sequence[Row]) -> list[Order]:
-    orders = [
-        Order(task, method, HELD_OUT, 1.0, options.epochs, lr)
+def _tuning_assignments(options: argparse.Namespace, rows: Sequence[Row]) -> list[Assignment]:
+    assignments = [
+        Assignment(task, method, HELD_OUT, 1.0, options.epochs, lr)
         for task in options.task or TASKS
         for method in dict.fromkeys(tuned_as(method) for method in options.method or LABELS)
         for lr in LEARNING_RATES
     ]
-    return _without_rows(orders, rows)
+    return _without_rows(assignments, rows)
 
 
-def _without_rows(orders: Sequence[Order], rows: Sequence[Row]) -> list[Order]:
-    """Return the orders that no row answers. What an order leaves open is the task's own, which a row may have."""
+def _without_rows(assignments: Sequence[Assignment], rows: Sequence[Row]) -> list[Assignment]:
+    """Return the assignments that no row answers. What one leaves open is the task's own, which a row may have."""
 
-    def answers(order: Order, row: Row) -> bool:
-        wanted = {name: value for name, value in asdict(order).items() if value is not None}
+    def answers(assignment: Assignment, row: Row) -> bool:
+        wanted = {name: value for name, value in asdict(assignment).items() if value is not None}
         return all(row[name] == value for name, value in wanted.items())
 
-    return [order for order in orders if not any(answers(order, row) for row in rows)]
+    return [assignment for assignment in assignments if not any(answers(assignment, row) for row in rows)]
 
 
-def _do(orders: Sequence[Order], options: argparse.Namespace, table: RowFile, console: Console) -> None:
+def _do(assignments: Sequence[Assignment], options: argparse.Namespace, table: RowFile, console: Console) -> None:
     """Do the runs in processes, and append a row for each that ends."""
-    if not orders:
+    if not assignments:
         return
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    with _pool(min(options.jobs or cores, len(orders))) as pool:
-        waiting = {pool.submit(do_order, order, options.data_dir): order for order in orders}
+    with _pool(min(options.jobs or available_cores(), len(assignments))) as pool:
+        waiting = {pool.submit(do_assignment, assignment, options.data_dir): assignment for assignment in assignments}
         for count, future in enumerate(as_completed(waiting), start=1):
-            order = waiting[future]
-            words = f"{order.task}, {order.method}, seed {order.seed}, {100 * order.fraction:g} %"
+            assignment = waiting[future]
+            words = f"{assignment.task}, {assignment.method}, seed {assignment.seed}, {100 * assignment.fraction:g} %"
             try:
                 row = future.result()
             except (OSError, ValueError, LabError, BrokenProcessPool) as error:
                 raise LabError(f"{words}: {describe(error)}") from error
             table.append(row)
             loss = row["diverged"] or f"training loss {row['train_loss']:.4g}"
-            console.print(f"[{count}/{len(orders)}] {words}: {loss}, {row['samples']} samples, "
+            console.print(f"[{count}/{len(assignments)}] {words}: {loss}, {row['samples']} samples, "
                           f"{row['seconds']:.1f} s", markup=False, highlight=False, soft_wrap=True)  # fmt: skip
 
 
@@ -203,11 +216,18 @@ def _start_worker() -> None:
     torch.set_num_threads(1)
 
 
-def do_order(order: Order, data_dir: str | None) -> Row:
+def do_assignment(assignment: Assignment, data_dir: str | None) -> Row:
     """Do one run, and return its row."""
-    task, epochs = load(order.task, data_dir)
-    settings: Any = {"epochs": order.epochs or epochs, "fraction": order.fraction, "seed": order.seed, "lr": order.lr}
-    return {**asdict(order), **run_budget(order.method, task, **settings)}
+    task, epochs = load(assignment.task, data_dir)
+    found = run_budget(
+        assignment.method,
+        task,
+        epochs=assignment.epochs or epochs,
+        fraction=assignment.fraction,
+        seed=assignment.seed,
+        lr=assignment.lr,
+    )
+    return {**asdict(assignment), **found}
 
 
 @functools.lru_cache(maxsize=1)

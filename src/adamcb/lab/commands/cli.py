@@ -8,12 +8,13 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from adamcb.lab.commands.running import place_to_write
+from adamcb.lab.commands.running import add_running, file_to_write, folder_to_write
 from adamcb.lab.signals import STOPPED, exit_code
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ BENCHMARKS = {
     "norms": "per-sample gradient norms, against other packages",
     "optimizer": "AdamX, against torch's optimizers",
     "step": "a whole training step, against a plain one",
-    "time-to-loss": "how soon each method is where Adam ends; takes hours",
+    "time-to-loss": "how soon each method reaches Adam's final loss; takes hours",
     "budget": "quality against samples and seconds, with decayed learning rates; takes hours",
 }
 
@@ -100,12 +101,9 @@ def _add_compare(commands: Any) -> None:
 
 def _add_running(parser: argparse.ArgumentParser) -> None:
     """Add the options that say how to run, not what."""
-    add = parser.add_argument
-    add("--jobs", type=int, metavar="N", help="processes (default: one a core; on an accelerator 1)")
-    add("--out", type=place_to_write, metavar="DIR", help="result folder (default: named after the options)")
-    add("--data-dir", metavar="DIR", help="where to look for data files first; then in $ADAMCB_DATA and the cache")
-    # For tests: how long to train between checkpoints.
-    add("--checkpoint-seconds", type=float, default=10.0, help=argparse.SUPPRESS)
+    add_running(parser, "--jobs", help="processes (default: one a core; on an accelerator 1)")
+    add_running(parser, "--out", help="result folder (default: named after the options)")
+    add_running(parser, "--data-dir", "--checkpoint-seconds")
 
 
 def _add_reproduce(commands: Any) -> None:
@@ -122,7 +120,7 @@ def _add_reproduce(commands: Any) -> None:
     add_options(parser, OVERRIDES, instead_of="the figure's")
     add(
         "--rows",
-        type=place_to_write,
+        type=folder_to_write,
         metavar="DIR",
         help="keep all runs in CSV files there too; do not repeat those they have",
     )
@@ -143,10 +141,10 @@ def _add_inspect(commands: Any) -> None:
     parser.add_argument("--method", metavar="NAME", help="default: the last of the comparison that has pictures")
     parser.add_argument("--seed", type=int, default=0, metavar="N", help="default: 0")
     parser.add_argument(
-        "--out", type=place_to_write, metavar="FILE.png", help="default: inspect-METHOD-seedN.png in the folder"
+        "--out", type=file_to_write, metavar="FILE.png", help="default: inspect-METHOD-seedN.png in the folder"
     )
     parser.add_argument("--count", type=int, default=48, metavar="N", help="how many to show; default: 48")
-    parser.add_argument("--csv", type=place_to_write, metavar="FILE", help="write the table of all samples")
+    parser.add_argument("--csv", type=file_to_write, metavar="FILE", help="write the table of all samples")
 
 
 def _add_bench(commands: Any) -> None:
@@ -192,12 +190,12 @@ def _experiment(options: argparse.Namespace, parser: argparse.ArgumentParser) ->
         options.task = DEFAULT_TASK
     if options.task is not None and (options.dataset or options.model):
         parser.error("`--task` brings its own data and model: leave out --dataset and --model.")
-    if options.dataset and options.dataset not in DATASET_NAMES and not Path(options.dataset).is_dir():
+    if options.dataset is not None and options.dataset not in DATASET_NAMES and not os.path.isdir(options.dataset):
         near = nearest(options.dataset, DATASET_NAMES)
         parser.error(
             f"`--dataset` must be one of {', '.join(DATASET_NAMES)}, or a folder, got {options.dataset!r}.{near}"
         )
-    if options.model and options.model not in MODEL_NAMES and ":" not in options.model:
+    if options.model is not None and options.model not in MODEL_NAMES and ":" not in options.model:
         near = nearest(options.model, MODEL_NAMES)
         parser.error(
             f"`--model` must be one of {', '.join(MODEL_NAMES)}, or FILE.py:NAME, got {options.model!r}.{near}"

@@ -17,7 +17,8 @@ from rich.console import Console
 
 from adamcb import _checks
 from adamcb.lab.commands.config import NAME, config_text
-from adamcb.lab.errors import LabError
+from adamcb.lab.commands.running import available_cores
+from adamcb.lab.errors import LabError, writing_to
 from adamcb.lab.experiment import Experiment, digest, title_of
 from adamcb.lab.methods import DEFAULT_METHODS, Method
 from adamcb.lab.output.figures import draw_comparison
@@ -163,7 +164,9 @@ def run_comparison(
 
 
 def _check_shared(experiment: Experiment, num_ranks: int) -> None:
-    """Raise LabError if the ranks cannot share the runs of an experiment."""
+    """Raise LabError if there are several ranks, and they cannot share the runs of an experiment."""
+    if num_ranks == 1:
+        return
     assert experiment.batch_size is not None
     if experiment.batch_size % num_ranks:
         rule = f"a multiple of the number of processes, {num_ranks}"
@@ -195,7 +198,8 @@ def _compare(
         # The task's learning rate too, unless a method has its own: one for all would replace that.
         exact = replace(experiment, lr=config["lr"])
         if task is None and (text := config_text(exact, data_dir=options.data_dir, logs=options.logs)):
-            write_text(folder.path / NAME, text)
+            with writing_to(folder.path):
+                write_text(folder.path / NAME, text)
         do_runs(experiment, options, folder, console, task)
         return _finish(folder)
     finally:
@@ -257,30 +261,30 @@ def _run_missing_together(
     experiment: Experiment, options: Options, folder: ResultFolder, console: Console, task: Task | None
 ) -> None:
     """Do the missing runs as rank 0 of a group; every process has as many threads as it was started with."""
-    orders = _missing(experiment, folder)
+    assignments = _missing(experiment, folder)
     job = Job(experiment, folder.path, options.data_dir, torch.get_num_threads(), options.checkpoint_seconds, task)
-    tell((job, orders))
-    if orders:
-        with _listener(experiment, options, folder, console, len(orders)) as listen:
-            run_here(job, orders, listen)
+    tell((job, assignments))
+    if assignments:
+        with _listener(experiment, options, folder, console, len(assignments)) as listen:
+            run_here(job, assignments, listen)
 
 
 def run_missing(
     experiment: Experiment, options: Options, folder: ResultFolder, console: Console, task: Task | None = None
 ) -> None:
     """Do all runs of an experiment that the folder does not hold yet."""
-    orders = _missing(experiment, folder)
-    if not orders:
+    assignments = _missing(experiment, folder)
+    if not assignments:
         return
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = available_cores()
     jobs = options.jobs if options.jobs is not None else cores if experiment.device == "cpu" else 1
-    threads = options.threads or max(1, cores // max(1, min(jobs, len(orders))))
+    threads = options.threads or max(1, cores // max(1, min(jobs, len(assignments))))
     job = Job(experiment, folder.path, options.data_dir, threads, options.checkpoint_seconds, task)
-    with _listener(experiment, options, folder, console, len(orders)) as listen:
+    with _listener(experiment, options, folder, console, len(assignments)) as listen:
         if jobs == 0:
-            run_here(job, orders, listen)
+            run_here(job, assignments, listen)
         else:
-            run_all(job, orders, jobs, listen)
+            run_all(job, assignments, jobs, listen)
 
 
 @contextlib.contextmanager
@@ -313,7 +317,7 @@ def _finish(folder: ResultFolder) -> Comparison:
     words = verdict(found.results, folder.config, found.batches, noise_of(found.selection, folder.config))
     config = {**folder.config, "notes": [*folder.config["notes"], *found.notes], "verdict": words}
     summary = summarize(found.results, config)
-    try:
+    with writing_to(path):
         write_json(path / "config.json", config)
         write_csv(path / "results.csv", result_columns(config), found.results)
         write_csv(path / "selection.csv", SELECTION_COLUMNS, found.selection)
@@ -321,8 +325,6 @@ def _finish(folder: ResultFolder) -> Comparison:
         write_text(path / "summary.md", f"{_paragraphs(words)}{markdown_table(summary, config)}")
         figures = draw_comparison(path, found.results, config)
         page = write_report(path)
-    except OSError as error:
-        raise LabError(f"Results cannot be written to {path}: {error}.") from error
     files = {"results": str(path / "results.csv"), "figures": str(figures[0]), "report": str(page)}
     return Comparison(path, config, found.results, summary, words, files)
 

@@ -7,6 +7,7 @@ shown, but does not decide: it may have memorized a wrong label.
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -43,11 +44,14 @@ def inspect_run(
     """
     if count < 1:
         raise LabError(f"`--count` must be at least 1, got {count}.")
-    path = find_samples(folder, method, seed)
-    table, run = read_samples(path), path.parent.parent
-    pictured = run / "chosen" / path.name
-    pictures = _first(read_arrays(pictured, PICTURE_FIELDS), count) if pictured.is_file() else None
-    names = _class_names(run)
+    try:
+        path = find_samples(folder, method, seed)
+        table, run = read_samples(path), path.parent.parent
+        pictured = run / "chosen" / path.name
+        pictures = _first(read_arrays(pictured, PICTURE_FIELDS), count) if pictured.is_file() else None
+        names = _class_names(run)
+    except OSError as error:
+        raise LabError(f"`RUN` must be a folder that can be read, got {folder}: {error}.") from error
     output.print(_list(table.top(count), pictures, names, path.stem))
     written = {"table": csv, "picture": None if pictures is None else out or run / f"inspect-{path.stem}.png"}
     for what, place in written.items():
@@ -60,19 +64,20 @@ def inspect_run(
                 with whole_file(place) as unfinished:
                     _draw(pictures or {}, names, unfinished, path.stem)
         except (OSError, ValueError) as error:
-            raise LabError(f"The {what} cannot be written to {place}: {error}.") from error
+            option = "--csv" if what == "table" else "--out"
+            raise LabError(f"The {what} cannot be written to {place} (`{option}`): {error}.") from error
         output.print(f"{what}: {place}", highlight=False, soft_wrap=True)
     return 0
 
 
 def find_samples(folder: Path, method: str | None, seed: int) -> Path:
     """Return the table of one run: by default of the last method that has pictures, else of the last."""
-    if folder.suffix == ".npz" and folder.is_file():
+    if folder.suffix == ".npz" and os.path.isfile(folder):
         table = folder.parent.parent / "samples" / folder.name
         if table.is_file():
             return table
         raise LabError(f"`RUN` must belong to a result folder with tables of samples, got {folder} without {table}.")
-    if not (folder / "config.json").is_file():
+    if not os.path.isfile(folder / "config.json"):  # unlike Path.is_file, False for a name that is too long
         raise LabError(f"`RUN` must be a result folder of adamcb, got {folder}, which has no config.json.")
     known = read_json(folder / "config.json")["methods"]
     if method is not None and method not in known:

@@ -27,8 +27,8 @@ from adamcb.lab.commands.regret_runs import (
     key_of,
     measure,
 )
-from adamcb.lab.commands.running import place_to_write
-from adamcb.lab.errors import LabError
+from adamcb.lab.commands.running import add_running, check_running
+from adamcb.lab.errors import LabError, writing_to
 from adamcb.lab.methods import check_renamed
 from adamcb.lab.results import read_csv, read_json, write_csv, write_json
 from adamcb.lab.tasks.datasets import DATASET_NAMES, load_dataset
@@ -101,12 +101,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--beta1-decay", type=float, default=0.99, metavar="LAMBDA", help="λ of β₁λᵗ⁻¹ (default: 0.99)")
     add("--penalty", type=float, default=1e-3, metavar="MU", help="of the L2 term (default: 0.001)")
     add("--every", type=int, default=4, metavar="N", help="evaluate the full loss at one step in N (default: 4)")
-    add("--out", type=place_to_write, metavar="DIR", help="result folder (default: adamcb-runs/regret-DATASET)")
-    add("--data-dir", metavar="DIR", help="where to look for data files first; then in $ADAMCB_DATA and the cache")
+    add_running(parser, "--out", help="result folder (default: adamcb-runs/regret-DATASET)")
+    add_running(parser, "--data-dir")
 
 
 def run_regret(options: argparse.Namespace, parser: argparse.ArgumentParser, errors: Console, output: Console) -> int:
     """Do `adamcb regret`."""
+    check_running(options, parser)
     try:
         design = _design(options)
     except (ValueError, TypeError) as error:
@@ -115,11 +116,13 @@ def run_regret(options: argparse.Namespace, parser: argparse.ArgumentParser, err
 
     folder = options.out or Path("adamcb-runs") / f"regret-{design.dataset}"
     problem = load_problem(design, options.data_dir)
-    rows = _open(folder, design)
-    _run(design, problem, rows, folder / "regret.csv", errors)
-    for line in write_summary(folder / "summary.md", rows, design.dataset, problem):
-        output.print(line, markup=False, highlight=False, soft_wrap=True)
-    for path in (folder / "regret.csv", folder / "summary.md", *draw_figures(folder, rows, design.dataset)):
+    with writing_to(folder):
+        rows = _open(folder, design)
+        _run(design, problem, rows, folder / "regret.csv", errors)
+        for line in write_summary(folder / "summary.md", rows, design.dataset, problem):
+            output.print(line, markup=False, highlight=False, soft_wrap=True)
+        figures = draw_figures(folder, rows, design.dataset)
+    for path in (folder / "regret.csv", folder / "summary.md", *figures):
         output.print(f"written: {path}", highlight=False, soft_wrap=True)
     return 0
 
@@ -181,14 +184,11 @@ def _open(folder: Path, design: Design) -> list[dict[str, Any]]:
     """Return the rows that the folder holds already, or refuse if they are of another design."""
     config = {**asdict(design), "against": list(design.against), "methods": list(design.methods)}
     config["batch_sizes"] = list(design.batch_sizes)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if not (folder / "config.json").is_file():
-            if (folder / "regret.csv").exists():
-                raise LabError(f"{folder} holds regret.csv, but no config.json; give another --out.")
-            write_json(folder / "config.json", config)
-    except OSError as error:
-        raise LabError(f"Results cannot be written to {folder}: {error}.") from error
+    folder.mkdir(parents=True, exist_ok=True)
+    if not (folder / "config.json").is_file():
+        if (folder / "regret.csv").exists():
+            raise LabError(f"{folder} holds regret.csv, but no config.json; give another --out.")
+        write_json(folder / "config.json", config)
     before = read_json(folder / "config.json")
     different = [name for name in config if before.get(name) != config[name]]
     if different:
@@ -196,16 +196,16 @@ def _open(folder: Path, design: Design) -> list[dict[str, Any]]:
     return read_csv(folder / "regret.csv") if (folder / "regret.csv").is_file() else []
 
 
-def _run(design: Design, whole: LogisticProblem, rows: list[dict[str, Any]], path: Path, errors: Console) -> None:
+def _run(design: Design, full: LogisticProblem, rows: list[dict[str, Any]], path: Path, errors: Console) -> None:
     """Do the runs that are not yet in `rows`, and add theirs."""
     done = {key_of(row) for row in rows}
     problems: dict[int, tuple[LogisticProblem, Minimum]] = {}
-    todo = [run for run in plan(design, whole.num_samples) if not set(run.keys()) <= done]
+    todo = [run for run in plan(design, full.num_samples) if not set(run.keys()) <= done]
     with errors.status("") as status:
         for number, run in enumerate(todo):
             status.update(f"{number} of {len(todo)} runs done; now {run.method}, {run.sweep} sweep, seed {run.seed}")
             if run.num_samples not in problems:
-                problem = whole if run.num_samples == whole.num_samples else whole.subset(run.num_samples)
+                problem = full if run.num_samples == full.num_samples else full.subset(run.num_samples)
                 problems[run.num_samples] = (problem, problem.minimize())
             rows += measure(run, *problems[run.num_samples], design.settings)
             write_csv(path, COLUMNS, rows)

@@ -18,14 +18,14 @@ from rich.console import Console
 
 from adamcb import _checks
 from adamcb.lab.commands.compare import Options, run_comparison
-from adamcb.lab.errors import LabError
+from adamcb.lab.errors import LabError, writing_to
 from adamcb.lab.experiment import Experiment, given_options
+from adamcb.lab.methods import OURS
 from adamcb.lab.output.figures import draw_paper_figure
 from adamcb.lab.output.tables import terminal_table
 from adamcb.lab.results.kept import KeptRuns
 from adamcb.lab.results.summary import all_diverged
 
-OURS = "adamcb"
 MAIN_METHODS = ("adam", "adamx-paper", "adambs", "adamcb-paper", OURS)
 ALL_METHODS = ("adam", "amsgrad", "adamx-paper", "adambs-original", "adambs", "adamcb-paper", OURS)
 THREE_SETS = ("mnist", "fashion-mnist", "cifar10")
@@ -122,6 +122,9 @@ def reproduce(
     except (LabError, ValueError, TypeError, FileNotFoundError) as error:
         parser.error(str(error))
     out = options.out or Path("adamcb-runs") / f"reproduce-{chosen.scale}"
+    if chosen.rows is not None:
+        with writing_to(chosen.rows, "--rows"):  # now, not after the first run
+            chosen.rows.mkdir(parents=True, exist_ok=True)
     for name in names:
         for path in _draw(name, experiments[name], replace(options, out=out), chosen.rows, errors, output):
             output.print(f"figure: {path}", highlight=False, soft_wrap=True)
@@ -188,14 +191,18 @@ def _draw(
         with contextlib.ExitStack() as at_end:
             if rows is not None:
                 kept = _kept(rows, experiment)
-                kept.give(place)
-                at_end.callback(kept.take, place)  # stopped or not
+                with writing_to(place):
+                    kept.give(place)
+                at_end.callback(_take, kept, rows, place)  # stopped or not
             part = run_comparison(experiment, own, errors)
         output.print(terminal_table(part.summary, part.config, output.width))
         if all_diverged(part.summary):
             raise LabError(part.verdict)
         parts.append((part.results, part.config))
-    try:
+    with writing_to(options.out):
         return draw_paper_figure(options.out, f"figure-{name}", figure.title, parts, notes)
-    except OSError as error:
-        raise LabError(f"The figure cannot be written to {options.out}: {error}.") from error
+
+
+def _take(kept: KeptRuns, rows: Path, place: Path) -> None:
+    with writing_to(rows, "--rows"):
+        kept.take(place)

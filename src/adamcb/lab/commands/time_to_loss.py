@@ -1,4 +1,4 @@
-"""`adamcb bench time-to-loss`: how soon each method is where Adam ends, on tasks that were agreed on beforehand.
+"""`adamcb bench time-to-loss`: how soon each method reaches Adam's final loss, on tasks agreed on beforehand.
 
 Every task, schedule and share of wrong labels has a folder of runs as `adamcb compare` makes them, so that a bench that
 was stopped goes on, and methods and seeds can be added later: the tables tell of all complete runs in the folder.
@@ -14,10 +14,10 @@ from typing import Any
 from rich.console import Console
 
 from adamcb.lab.commands.compare import Options, prepare, run_missing
-from adamcb.lab.commands.running import check_running, place_to_write
-from adamcb.lab.errors import LabError
+from adamcb.lab.commands.running import add_running, check_running
+from adamcb.lab.errors import LabError, writing_to
 from adamcb.lab.experiment import Experiment, add_options, given_options
-from adamcb.lab.methods import METHODS, RIVALS, get_method
+from adamcb.lab.methods import METHODS, OURS, RIVALS, get_method
 from adamcb.lab.output.time_to_loss import write_report
 from adamcb.lab.results import RUNS, ResultFolder, Row, read_json
 from adamcb.lab.results.statistics import CLOCKS, reach, value_at
@@ -25,7 +25,6 @@ from adamcb.lab.results.summary import BASELINE
 from adamcb.lab.tasks.schedules import SCHEDULES
 
 NAME = "time-to-loss"
-OURS = "adamcb"
 DEFAULT_METHODS = (BASELINE, OURS, *RIVALS)
 
 
@@ -48,23 +47,16 @@ TASKS: dict[str, dict[str, Any]] = {
 def build_parser() -> argparse.ArgumentParser:
     """Return the parser of the benchmark's options."""
     parser = argparse.ArgumentParser(
-        prog=f"adamcb bench {NAME}", description="How soon each method is where Adam ends.", allow_abbrev=False
+        prog=f"adamcb bench {NAME}", description="How soon each method reaches Adam's final loss.", allow_abbrev=False
     )
     add = parser.add_argument
     add("--task", action="append", choices=TASKS, help="may be repeated (default: all)")
     add_options(parser, SHARED, defaults={"methods": DEFAULT_METHODS, "seeds": 5, "epochs": 10, "evaluations": 2})
     add("--schedule", action="append", choices=tuple(SCHEDULES), help="may be repeated (default: constant and cosine)")
     add("--clock", choices=CLOCKS, default="cpu", help="cpu: processor time, fair on a shared machine (default: cpu)")
-    add("--jobs", type=int, metavar="N", help="processes, of one thread each (default: one a core)")
-    add(
-        "--out",
-        type=place_to_write,
-        default=Path("adamcb-runs") / NAME,
-        metavar="DIR",
-        help=f"default: adamcb-runs/{NAME}",
-    )
-    add("--data-dir", metavar="DIR", help="where to look for data files first; then in $ADAMCB_DATA and the cache")
-    add("--checkpoint-seconds", type=float, default=10.0, help=argparse.SUPPRESS)
+    add_running(parser, "--jobs")
+    add_running(parser, "--out", default=Path("adamcb-runs") / NAME, help=f"default: adamcb-runs/{NAME}")
+    add_running(parser, "--data-dir", "--checkpoint-seconds")
     return parser
 
 
@@ -89,7 +81,9 @@ def main(arguments: Sequence[str]) -> int:
         _run(place, experiment, running, errors)
     known = (*METHODS.values(), *RIVALS.values(), *map(get_method, methods))
     labels = {method.name: method.label for method in known}
-    for path in write_report(options.out, gather(options.out, options.clock), labels, options.clock):
+    with writing_to(options.out):
+        paths = write_report(options.out, gather(options.out, options.clock), labels, options.clock)
+    for path in paths:
         print(path)
     return 0
 

@@ -1,11 +1,12 @@
 """Methods: who chooses batches, from which scores it learns, and who steps."""
 
 from adamcb.lab.methods._controls import CONTROLS, SmallBatches
-from adamcb.lab.methods._method import SCORES, Method
+from adamcb.lab.methods._method import Method
 from adamcb.lab.methods._optimizers import BUILDERS
 from adamcb.lab.methods._registry import (
     DEFAULT_METHODS,
     METHODS,
+    OURS,
     RIVALS,
     SPECIAL,
     check_renamed,
@@ -18,8 +19,8 @@ __all__ = [
     "CONTROLS",
     "DEFAULT_METHODS",
     "METHODS",
+    "OURS",
     "RIVALS",
-    "SCORES",
     "SPECIAL",
     "SmallBatches",
     "Method",

@@ -9,13 +9,6 @@ from adamcb import _checks
 from adamcb.selection import Draw, UniformSelection
 
 
-def uniform(
-    num_samples: int, batch_size: int, *, exploration: float | None = None, generator: torch.Generator | None = None
-) -> UniformSelection:
-    """Return shuffled epochs, which have nothing to explore."""
-    return UniformSelection(num_samples, batch_size, generator=generator)
-
-
 class SmallBatches(UniformSelection):
     """Shuffled epochs in batches of a part of K: as many steps as with batches of K, on fewer samples.
 
@@ -23,7 +16,6 @@ class SmallBatches(UniformSelection):
         num_samples: n.
         batch_size: K; an epoch has floor(n/K) batches.
         share: How large a batch is, as a part of K.
-        exploration: Not used.
         generator: Where all random numbers come from.
     """
 
@@ -33,7 +25,6 @@ class SmallBatches(UniformSelection):
         batch_size: int,
         *,
         share: float = 0.25,
-        exploration: float | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         size = max(1, round(_checks.real("share", share, low=0.0, high=1.0, low_open=True) * batch_size))
@@ -50,4 +41,4 @@ class SmallBatches(UniformSelection):
 
 
 # What draws uniformly on purpose.
-CONTROLS = (uniform, SmallBatches)
+CONTROLS = (UniformSelection, SmallBatches)

@@ -11,10 +11,10 @@ from torch.optim import Optimizer
 
 from adamcb import _checks
 from adamcb.selection import Selection
+from adamcb.training import SCORES
 
-# What a selection can be scored by, and what it can be called with beside its sizes.
-SCORES = ("exact", "last-layer", "losses")
-NEEDS = ("total_steps", "scorer", "labels", "losses")
+# What a selection can be called with beside its sizes.
+NEEDS = ("exploration", "total_steps", "scorer", "labels", "losses")
 
 
 @dataclass(frozen=True)
@@ -24,20 +24,20 @@ class Method:
     Attributes:
         name: What it is called on the command line and in results.
         label: What it is called in figures and tables; the name if empty.
-        selection: Called with (num_samples, batch_size, generator=...), and exploration=... where one is set. None: as
-            `AdamCB` comes.
+        selection: Called with (num_samples, batch_size, generator=...), and what it `needs`. None: as `AdamCB` comes.
         optimizer: Called with (parameters, lr=...), and weight_decay=... where the experiment has one. None: the
             experiment's optimizer, which is the same for all methods, so that only the batches differ.
         scores: What the selection learns from, as `AdamCB` takes it: "exact" or "last-layer" gradient norms, "losses",
             or a function of the losses. None: as the experiment says, or as `AdamCB` comes.
         lr: Learning rate, if the experiment does not set one. None: the task's.
-        exploration: γ, if the experiment does not set one. None: the selection's own.
+        exploration: γ, if the experiment does not set one. None: the selection's own. A method that sets it needs it.
         min_batch_size: How small batches may become, but not below an eighth of K, or K if that is less; for
             `selection=None` only. None: as the experiment says.
         loss: A function of the losses, float[k], that returns k others, which are trained on instead.
-        needs: What else the selection is called with: "total_steps", how many batches will be drawn; "scorer", a
-            `Scorer` that tells what a classifier makes of samples before they are chosen; "losses", a function from
-            indices to their losses now; "labels", int64[n], the class of every sample.
+        needs: What else the selection is called with: "exploration", γ, where the experiment or the method sets one;
+            "total_steps", how many batches will be drawn; "scorer", a `Scorer` that tells what a classifier makes of
+            samples before they are chosen; "losses", a function from indices to their losses now; "labels", int64[n],
+            the class of every sample.
         about: What it is, in a sentence, for the report page.
         link: The address of a page that says more.
 
@@ -86,3 +86,8 @@ class Method:
             _checks.one_of("scores", self.scores, SCORES)
         for need in self.needs:
             _checks.one_of("needs", need, NEEDS)
+
+    @property
+    def takes_exploration(self) -> bool:
+        """Whether the selection is called with γ, where there is one."""
+        return self.exploration is not None or "exploration" in self.needs

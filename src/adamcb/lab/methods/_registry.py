@@ -13,7 +13,7 @@ from typing import Any
 
 from adamcb import _checks
 from adamcb.lab.methods._about import described
-from adamcb.lab.methods._controls import SmallBatches, uniform
+from adamcb.lab.methods._controls import SmallBatches
 from adamcb.lab.methods._method import Method
 from adamcb.lab.methods._optimizers import LABELS, adam, adamx, adamx_paper, amsgrad
 from adamcb.lab.methods.rivals import (
@@ -29,7 +29,7 @@ from adamcb.lab.methods.rivals import (
     focal,
 )
 from adamcb.lab.references import load_object
-from adamcb.selection import CombinatorialBandit, ReplacementBandit
+from adamcb.selection import CombinatorialBandit, ReplacementBandit, UniformSelection
 
 # Names of the past, and what they are called now.
 RENAMED = {"adambs-corrected": "adambs", "adamcb-scale-free": "adamcb"}
@@ -45,10 +45,10 @@ def _bandit(feedback: str) -> Any:
 
 
 _REGISTERED = (
-    Method("adam", "Adam", uniform),
-    Method("amsgrad", "AMSGrad", uniform, amsgrad),
-    Method("adamx", "AdamX", uniform, adamx),
-    Method("adamx-paper", "AdamX (paper)", uniform, adamx_paper),
+    Method("adam", "Adam", UniformSelection),
+    Method("amsgrad", "AMSGrad", UniformSelection, amsgrad),
+    Method("adamx", "AdamX", UniformSelection, adamx),
+    Method("adamx-paper", "AdamX (paper)", UniformSelection, adamx_paper),
     _paper("adambs", "AdamBS", partial(ReplacementBandit, form="corrected"), adamx_paper),
     _paper("adambs-original", "AdamBS (original)", partial(ReplacementBandit, form="original"), adam),
     _paper("adamcb-paper", "AdamCB (paper)", _bandit("proof"), adamx_paper),
@@ -58,9 +58,11 @@ _REGISTERED = (
     Method("small-batches", "Adam, smaller batches", SmallBatches),
 )
 METHODS = described(_REGISTERED)
+# This package as it comes.
+OURS = "adamcb"
 _PUBLISHED = (
-    Method("last-norm", "last-seen norm", LastSeen, scores="exact"),
-    Method("last-loss", "last-seen loss", LastSeen, scores="losses"),
+    Method("last-norm", "last-seen norm", LastSeen, scores="exact", needs=("exploration",)),
+    Method("last-loss", "last-seen loss", LastSeen, scores="losses", needs=("exploration",)),
     Method("vrb", "VRB", VarianceReducerBandit, scores="exact", needs=("total_steps",)),
     Method("infobatch", "InfoBatch", InfoBatch, scores="losses", needs=("total_steps",)),
     Method("selective-backprop", "Selective-Backprop", SelectiveBackprop, needs=("scorer",)),
@@ -71,7 +73,7 @@ RIVALS = described(_PUBLISHED)
 _OF_A_KIND = (
     Method("balanced-sampler", "balanced sampler", ClassBalanced, needs=("labels",)),
     Method("weighted-loss", "weighted loss", WeightedLoss, needs=("labels",)),
-    Method("focal-loss", "focal loss", uniform, loss=focal),
+    Method("focal-loss", "focal loss", UniformSelection, loss=focal),
     Method("undersampling", "undersampling", Undersampling, needs=("labels",)),
     Method("rad", "RAD", ResidualDistribution, needs=("losses",)),
 )

@@ -79,7 +79,7 @@ def draw_panel(axes: Axes, results: Sequence[Row], config: dict[str, Any], measu
         drawn += list(mean if measure.is_loss else mean[1:])
         low, high = scale * (mean - spread), scale * (mean + spread)
         if measure.is_loss:
-            low = np.maximum(low, 0.5 * mean)  # a logarithmic axis has no room for 0
+            low = np.maximum(low, 0.5 * mean)  # a logarithmic axis has no place for 0
         axes.fill_between(across, low, high, color=look.color, alpha=0.15, linewidth=0)
         axes.plot(
             across,
@@ -130,8 +130,8 @@ def _scale_vertical(axes: Axes, measure: Measure, drawn: Sequence[float]) -> Non
     least, most = min(drawn), max(drawn)
     if not measure.percent and not measure.higher_is_better and most > 5.0 * least > 0.0:
         axes.set_yscale("log")
-        room = (most / least) ** 0.05
-        axes.set_ylim(least / room, most * room)  # not to where a run that diverged went
+        space = (most / least) ** 0.05
+        axes.set_ylim(least / space, most * space)  # not to where a run that diverged went
         # Powers of ten alone would be two marks, or one.
         few = most < 1000.0 * least
         axes.yaxis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0) if few else (1.0,), numticks=9))
@@ -140,8 +140,8 @@ def _scale_vertical(axes: Axes, measure: Measure, drawn: Sequence[float]) -> Non
     elif measure.higher_is_better or measure.percent:
         # The leap from guessing would press all that follows into a line.
         scale = 100.0 if measure.percent else 1.0
-        room = 0.08 * (most - least) or 0.01
-        axes.set_ylim(scale * max(0.0, least - room), scale * (most + room))
+        space = 0.08 * (most - least) or 0.01
+        axes.set_ylim(scale * max(0.0, least - space), scale * (most + space))
 
 
 def _column(horizontal: str) -> str:

@@ -11,11 +11,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from adamcb.lab.errors import LabError
+from adamcb._checks import nearest
+from adamcb.lab.errors import LabError, describe
 from adamcb.lab.experiment import title_of
 from adamcb.lab.results.columns import Row
 from adamcb.lab.runs.run import Progress
-from adamcb.lab.runs.workers import Event, Finished
+from adamcb.lab.runs.workers import Event, Finished, Note
 
 # What a log needs beside the lab: the package, which is an extra of the same name.
 PACKAGES = {"csv": None, "tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow"}
@@ -35,8 +36,10 @@ class RunLog(Protocol):
 
 
 def check_logs(names: Sequence[str]) -> None:
-    """Raise `LabError` if what a log needs is not installed."""
+    """Raise `LabError` if there is no such log, or what it needs is not installed."""
     for name in names:
+        if name not in PACKAGES:  # a file of options may hold anything
+            raise LabError(f"`--log` must be one of {', '.join(LOGS)}, got {name!r}.{nearest(name, LOGS)}")
         package = PACKAGES[name]
         if package is not None and importlib.util.find_spec(package) is None:
             raise LabError(f"`--log {name}` needs {package}, not installed here: pip install '.[{name}]' in a clone")
@@ -45,25 +48,38 @@ def check_logs(names: Sequence[str]) -> None:
 @contextlib.contextmanager
 def open_logs(names: Sequence[str], folder: Path, config: Mapping[str, Any]) -> Iterator[Callable[[Event], None]]:
     """Give what writes events down. Every run of a comparison is a run of its own in the other tool."""
-    runs: dict[tuple[str, int], list[RunLog]] = {}
+    logs: dict[tuple[str, str, int], RunLog] = {}
+
+    def tell(name: str, event: Progress | Finished) -> None:
+        run = (name, event.method, event.seed)
+        if isinstance(event, Progress) and event.row is not None:
+            if run not in logs:
+                logs[run] = _OPEN[name](folder, config, event.method, event.seed)
+            logs[run].write(event.step, _numbers(event.row))
+        elif isinstance(event, Finished) and run in logs:
+            logs.pop(run).close()
 
     def listen(event: Event) -> None:
-        if isinstance(event, Progress) and event.row is not None:
-            run = (event.method, event.seed)
-            if run not in runs:
-                runs[run] = [_OPEN[name](folder, config, *run) for name in names]
-            for log in runs[run]:
-                log.write(event.step, _numbers(event.row))
-        elif isinstance(event, Finished):
-            for log in runs.pop((event.method, event.seed), ()):
-                log.close()
+        for name in names:
+            if not isinstance(event, Note):
+                with _named(name):
+                    tell(name, event)
 
     try:
         yield listen
     finally:
-        for logs in runs.values():
-            for log in logs:
+        for (name, *_), log in logs.items():
+            with _named(name):
                 log.close()
+
+
+@contextlib.contextmanager
+def _named(name: str) -> Iterator[None]:
+    """Turn an error of another tool, which may be any, into one that names the option."""
+    try:
+        yield
+    except Exception as error:
+        raise LabError(f"`--log {name}` failed: {describe(error)}") from error
 
 
 def _numbers(row: Row) -> dict[str, float]:

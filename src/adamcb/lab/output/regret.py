@@ -216,7 +216,7 @@ def _plot(axes: Axes, method: str, points: np.ndarray, values: np.ndarray) -> No
     found = [estimate(values[:, i].tolist()) for i in range(len(points))]
     mean = np.array([entry.mean for entry in found])
     above = np.nan_to_num(np.array([entry.margin for entry in found]))
-    below = np.minimum(above, 0.5 * mean)  # a logarithmic axis has no room for 0
+    below = np.minimum(above, 0.5 * mean)  # a logarithmic axis has no place for 0
     # A step aside for every method, or one would hide the others.
     aside = 1.02 ** (list(METHODS).index(method) - 0.5 * (len(METHODS) - 1))
     axes.errorbar(aside * points, mean, yerr=[below, above], color=look.color, linestyle=look.dashes,

@@ -70,10 +70,10 @@ def _columns(summary: Sequence[Row], config: dict[str, Any]) -> dict[str, list[s
 
 def _fitting(columns: dict[str, list[str]], width: int) -> list[str]:
     """Return the first columns that stand beside the labels in `width` characters; one at least."""
-    room, found = width - (_LABEL + 4), []
+    space, found = width - (_LABEL + 4), []
     for heading, cells in columns.items():
-        room -= 3 + max(len(word) for text in (heading, *cells) for word in text.split("\n"))
-        if room < 0 and found:
+        space -= 3 + max(len(word) for text in (heading, *cells) for word in text.split("\n"))
+        if space < 0 and found:
             break
         found.append(heading)
     return found

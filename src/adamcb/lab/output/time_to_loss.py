@@ -14,11 +14,9 @@ from adamcb.lab.output.figures import STYLE, save
 from adamcb.lab.output.looks import COLORS
 from adamcb.lab.output.markdown import cell, table
 from adamcb.lab.results import Row, write_csv, write_text
-from adamcb.lab.results.statistics import Column, Estimate, combine, estimate
+from adamcb.lab.results.statistics import Column, Estimate, combine, estimate, log_ratio
 from adamcb.lab.results.summary import BASELINE
 
-# A loss or a time of 0 has no logarithm.
-_SMALLEST = 1e-12
 _MARKERS = "os^vDPX<"
 
 
@@ -27,7 +25,7 @@ def _ratio(name: str, to: str, otherwise: str = "") -> Callable[[Row], float]:
 
     def value(record: Row) -> float:
         number = record[name] if record[name] is not None else record[otherwise]
-        return math.log(max(number, _SMALLEST) / max(record[to], _SMALLEST))
+        return log_ratio(number, record[to])
 
     return value
 
@@ -203,7 +201,7 @@ def draw(out: Path, condition: str, grouped: Grouped, names: Mapping[str, str], 
         figure.legend(handles, labels, loc="outside lower center", ncols=4)
         kind = "processor time" if clock == "cpu" else "real time"
         figure.suptitle(
-            f"Time to where Adam ends, {condition}: {kind} ÷ Adam's. Hollow: at least. Bars: mean over all tasks, 95 %",
+            f"Time to Adam's final loss, {condition}: {kind} ÷ Adam's. Hollow: at least. Bars: mean of all tasks, 95 %",
             fontsize=10,
         )
         return save(figure, out, f"time-to-loss-{condition}")

@@ -12,13 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from adamcb.lab.results.columns import Measure, Row, distinct_measures, measures_of
-from adamcb.lab.results.statistics import Estimate, estimate, reach
+from adamcb.lab.results.statistics import Estimate, estimate, log_ratio, reach
 from adamcb.lab.results.summary import complete_curves
 
 # What is much: a point of a percentage, a fiftieth of what the task is judged by and of scores, a tenth of the test
 # loss. Other errors may rest on few samples: a calibration error differs by a third from seed to seed.
 _POINT, _FIFTIETH, _TENTH, _HALF = 0.01, 0.02, 0.1, 0.5
-_SMALLEST = 1e-12
 
 
 @dataclass(frozen=True)
@@ -106,7 +105,7 @@ def compare_with(method: str, baseline: str, results: Sequence[Row], config: Map
     return Against(
         samples=_mean_ratio([(own[-1]["samples"], other[-1]["samples"]) for own, other in pairs]),
         seconds=_mean_ratio([(own[-1]["seconds"], other[-1]["seconds"]) for own, other in pairs]),
-        loss=estimate([_log_ratio(own[-1]["train_loss"], other[-1]["train_loss"]) for own, other in pairs]),
+        loss=estimate([log_ratio(own[-1]["train_loss"], other[-1]["train_loss"]) for own, other in pairs]),
         reached=_reached(pairs),
         changes=_changes(pairs, _tests_of(config, [row for rows in curves.values() for row in rows])),
     )
@@ -142,9 +141,5 @@ def _reached(pairs: Sequence[tuple[Sequence[Row], Sequence[Row]]]) -> tuple[floa
     return _mean_ratio(samples), _mean_ratio(seconds)
 
 
-def _log_ratio(one: float, other: float) -> float:
-    return math.log(max(one, _SMALLEST) / max(other, _SMALLEST))
-
-
 def _mean_ratio(pairs: Sequence[tuple[float, float]]) -> float:
-    return math.exp(estimate([_log_ratio(one, other) for one, other in pairs]).mean)
+    return math.exp(estimate([log_ratio(one, other) for one, other in pairs]).mean)

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
 
 from adamcb.lab.results.columns import Measure, Row
-from adamcb.lab.results.statistics import Column, Estimate, combine, estimate
+from adamcb.lab.results.statistics import Column, Estimate, combine, estimate, log_ratio
+from adamcb.lab.results.summary import BASELINE
 
-BASELINE = "adam"
 # The seed that learning rates are tuned on, and among which.
 HELD_OUT = 1000
 LEARNING_RATES = (3e-4, 1e-3, 3e-3)
@@ -21,11 +20,10 @@ HEADLINES = (
     Measure("test_accuracy", "test accuracy", higher_is_better=True, percent=True),
     Measure("test_loss", "test loss"),
 )
-_SMALLEST = 1e-12
 
 
 def _ratio(name: str) -> Callable[[Row, Row], float]:
-    return lambda own, adam: math.log(max(own[name], _SMALLEST) / max(adam[name], _SMALLEST))
+    return lambda own, adam: log_ratio(own[name], adam[name])
 
 
 # Each column, computed from a run and Adam's full-budget run.
@@ -77,12 +75,12 @@ def reported(rows: Sequence[Row]) -> list[Row]:
 
 
 def estimates(rows: Sequence[Row], baselines: Mapping[int, Row], columns: Mapping[str, Column]) -> dict[str, Estimate]:
-    """Return all columns of the runs of one method with one part of the budget on one task; none if none is whole."""
-    whole = [row for row in rows if not row["diverged"] and row["seed"] in baselines]
-    if not whole:
+    """Return all columns of the runs of one method with one part of the budget on one task; none if none is sound."""
+    sound = [row for row in rows if not row["diverged"] and row["seed"] in baselines]
+    if not sound:
         return {}
     return {
-        name: estimate([column.value(row, baselines[row["seed"]]) for row in whole]) for name, column in columns.items()
+        name: estimate([column.value(row, baselines[row["seed"]]) for row in sound]) for name, column in columns.items()
     }
 
 

@@ -144,10 +144,17 @@ def _write_sums(folder: Path, known: dict[str, list[str]]) -> None:
 
 
 def read_csv(path: Path) -> list[Row]:
-    """Return the rows of a CSV file of the lab, with numbers as numbers and empty cells as None."""
+    """Return the rows of a CSV file of the lab, with numbers as numbers and empty cells as None.
+
+    Raises:
+        LabError: The file is damaged, or another program's table.
+    """
     check_csv(path)
-    with path.open(newline="", encoding="utf-8") as file:
-        return [{name: _parse(name, cell) for name, cell in row.items()} for row in csv.DictReader(file)]
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            return [{name: _parse(name, cell) for name, cell in row.items()} for row in csv.DictReader(file)]
+    except (ValueError, TypeError, csv.Error) as error:  # TypeError: a line has more cells than the first, or fewer
+        raise LabError(f"{path} must be a table of adamcb: {error}.") from error
 
 
 def _parse(name: str, cell: str) -> Any:

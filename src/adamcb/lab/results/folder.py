@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from adamcb._files import DRAFT, sweep
-from adamcb.lab.errors import LabError
+from adamcb.lab.errors import LabError, writing_to
 from adamcb.lab.experiment import COMPARED, option_of
 from adamcb.lab.results.columns import Row
 from adamcb.lab.results.files import read_json, write_json
@@ -51,7 +51,7 @@ class ResultFolder:
 
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
         self.path, self.config = path, config
-        try:
+        with writing_to(path):
             self._refuse_others()
             (path / RUNS).mkdir(parents=True, exist_ok=True)
             with contextlib.ExitStack() as on_error:
@@ -61,8 +61,6 @@ class ResultFolder:
                 self._sweep()
                 write_json(path / "config.json", config)
                 on_error.pop_all()
-        except OSError as error:
-            raise LabError(f"Results cannot be written to {path}: {error}.") from error
 
     def _take_lock(self) -> None:
         # Held as long as the file is open; a killed process holds nothing.

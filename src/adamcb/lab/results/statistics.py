@@ -19,6 +19,8 @@ from adamcb.lab.results.columns import Row
 
 CLOCKS = {"wall": "wall_seconds", "cpu": "seconds"}
 CONFIDENCE = 0.95
+# A loss or a time of 0 has no logarithm.
+_SMALLEST = 1e-12
 
 
 def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
@@ -29,6 +31,11 @@ def mean_and_spread(values: Sequence[float]) -> tuple[float, float]:
     finite = [value for value in values if math.isfinite(value)]
     mean = statistics.fmean(finite) if finite else math.nan
     return mean, statistics.stdev(finite) if len(finite) > 1 else math.nan
+
+
+def log_ratio(one: float, other: float) -> float:
+    """Return log(one ÷ other) of losses or costs, which may be 0."""
+    return math.log(max(one, _SMALLEST) / max(other, _SMALLEST))
 
 
 def reach(rows: Sequence[Row], measure: str, target: float, *columns: str) -> tuple[float, ...] | None:

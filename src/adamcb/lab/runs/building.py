@@ -34,18 +34,18 @@ def build_selection(
     """Return a method's selection, with random numbers that the seed decides; None: as `AdamCB` comes."""
     num_samples = len(task.train)
     exploration = method.exploration if experiment.exploration is None else experiment.exploration
-    settings: dict[str, Any] = {"generator": torch.Generator().manual_seed(derived_seed(seed, SELECTION))}
-    if exploration is not None:
-        settings["exploration"] = exploration
+    generator = torch.Generator().manual_seed(derived_seed(seed, SELECTION))
     if method.selection is not None:
-        needed = {name: _NEEDED[name](experiment, task, model) for name in method.needs}
-        return method.selection(num_samples, experiment.batch_size, **settings, **needed)
+        needed = {name: _NEEDED[name](experiment, task, model) for name in method.needs if name != "exploration"}
+        if exploration is not None and method.takes_exploration:
+            needed["exploration"] = exploration
+        return method.selection(num_samples, experiment.batch_size, generator=generator, **needed)
     if exploration is None:
         return None
     assert experiment.batch_size is not None
     kind: Any = type(default_selection(num_samples, experiment.batch_size))
-    smallest = _min_batch_size(experiment, method)
-    return kind(num_samples, experiment.batch_size, min_batch_size=smallest, **settings)
+    settings: dict[str, Any] = {"exploration": exploration, "min_batch_size": _min_batch_size(experiment, method)}
+    return kind(num_samples, experiment.batch_size, generator=generator, **settings)
 
 
 def labels_of(task: Task) -> np.ndarray:
@@ -70,7 +70,7 @@ def _losses_of(task: Task, model: nn.Module, device: str) -> Callable[[np.ndarra
     return losses
 
 
-# How to make what a selection may need.
+# How to make what a selection may need, beside γ.
 _NEEDED: dict[str, Callable[[Experiment, Task, nn.Module], Any]] = {
     "total_steps": lambda experiment, task, model: experiment.total_steps(len(task.train)),
     "scorer": lambda experiment, task, model: Scorer(model, task.train, experiment.device),
@@ -151,7 +151,7 @@ def train_batch(trainer: AdamCB, task: Task, method: Method, model: nn.Module, b
 
 
 def warm_up(experiment: Experiment, method: Method, task: Task) -> None:
-    """Train a throwaway model for two steps, so that compiling and the first touch are on nobody's clock."""
+    """Train a throwaway model for two steps, so that compiling is not timed."""
     assert experiment.batch_size is not None
     ranks = Ranks.current()
     size = min(experiment.batch_size, len(task.train) - 1, 4 * ranks.size)

@@ -17,6 +17,7 @@ from adamcb.lab.tasks.task import Task, fetch, to_device
 
 # Small enough for the processor's caches: of a CNN, 1000 at a time take twice as long. Rows of a table are smaller.
 EVALUATION_BATCH, ROWS = 128, 2048
+# How long a run goes on between two looks at whether to report, to save or to stop.
 LOOK_SECONDS = 0.2
 # By how many times its size a loss must have grown to be called diverged. Chance costs at most ln(classes), and an
 # honest run that starts near its end may well end a little higher.

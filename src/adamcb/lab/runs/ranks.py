@@ -49,7 +49,7 @@ def hear() -> tuple[Job, Sequence[Assignment]] | None:
 
 
 def follow() -> int:
-    """Run as a rank other than 0: follow rank 0's orders silently, and return the exit code."""
+    """Run as a rank other than 0: follow rank 0's assignments silently, and return the exit code."""
     work = hear()
     if work is None:
         return 1
@@ -58,4 +58,4 @@ def follow() -> int:
 
 
 def _ignore(event: Event | Progress) -> None:
-    """Hear an event of which rank 0 tells."""
+    """Ignore an event: rank 0 reports it."""

@@ -26,7 +26,8 @@ from adamcb.lab.runs.building import (
     train_batch,
 )
 from adamcb.lab.runs.clock import Clock
-from adamcb.lab.runs.evaluation import evaluate, refuse_divergence
+from adamcb.lab.runs.evaluation import LOOK_SECONDS, evaluate, refuse_divergence
+from adamcb.lab.runs.rows import RunRows
 from adamcb.lab.runs.watch import Watch
 from adamcb.lab.seeds import GLOBAL
 from adamcb.lab.tasks.images import ImageTask
@@ -35,7 +36,6 @@ from adamcb.lab.tasks.task import Task, fetch, to_device
 from adamcb.training import Ranks
 
 PICTURES = 200
-LOOK_SECONDS = 0.2
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,7 @@ class Run:
         self.watch = Watch(size, self.experiment.batch_size, norms=norms)
         self.trainer = build_trainer(self.experiment, self.method, self.task, self.model, seed, observers=(self.watch,))
         self.lr = learning_rates(self.trainer)
-        self.results: list[Row] = []
-        self.between: list[Row] = []  # as `results`, within epochs
-        self.selection: list[Row] = []
+        self.rows = RunRows(finer=self.experiment.evaluations is not None)
         self.clock = Clock(accelerator=self.trainer.device.type != "cpu")
         self.checkpoint_seconds = checkpoint_seconds
         self._loss = math.nan
@@ -131,7 +129,7 @@ class Run:
             return
         self._write_samples()
         counts = {"num_draws": self.watch.num_draws, "num_chosen": self.watch.num_chosen}
-        write_json(self.place / "done.json", {**self._rows(), **counts, "diverged": diverged})
+        write_json(self.place / "done.json", {**self.rows.as_dict(), **counts, "diverged": diverged})
         for leftover in ("checkpoint.pt", "progress.json"):
             (self.place / leftover).unlink(missing_ok=True)
 
@@ -140,7 +138,7 @@ class Run:
         while True:
             self._evaluate_if_due()
             if self.step == self.total_steps:
-                refuse_divergence([row["train_loss"] for row in self.results])
+                refuse_divergence([row["train_loss"] for row in self.rows.results])
                 return
             self._train_epoch()
 
@@ -199,16 +197,16 @@ class Run:
 
     def _evaluate_if_due(self) -> None:
         """Note losses and metrics if that belongs here and was not done before the run was stopped."""
-        if not self._is_due() or any(row["step"] == self.step for row in (*self.results[-1:], *self.between[-1:])):
+        if not self._is_due() or self.rows.has(self.step):
             return
         row = self._evaluate()
         if self.step % self.steps_per_epoch and self.step != self.total_steps:
-            self.between.append({**row, "epoch": self.step / self.steps_per_epoch})
+            self.rows.between.append({**row, "epoch": self.step / self.steps_per_epoch})
             self._look()
             return
-        self.results.append(row)
+        self.rows.results.append(row)
         readings = {**self.watch.read(self.trainer.selection), "samples": row["samples"]}
-        self.selection.append({"epoch": row["epoch"], "step": self.step, **readings})
+        self.rows.selection.append({"epoch": row["epoch"], "step": self.step, **readings})
         self._loss = row["train_loss"]
         self._look(row)
 
@@ -221,16 +219,12 @@ class Run:
             row |= {f"{split}_{column_of(name)}": value for name, value in found.items()}
         return row
 
-    def _rows(self) -> dict[str, list[Row]]:
-        rows = {"results": self.results, "selection": self.selection}
-        return rows if self.experiment.evaluations is None else {**rows, "between": self.between}
-
     def _save(self) -> None:
         """Write a checkpoint. The rows go first: those that a checkpoint does not know of are dropped on resuming."""
         if self.ranks.rank:
             return
         start = time.monotonic()
-        write_json(self.place / "progress.json", self._rows())
+        write_json(self.place / "progress.json", self.rows.as_dict())
         extra = {"clock": self.clock.read(), "watch": self.watch.state_dict()}
         self.trainer.save(self.place / "checkpoint.pt", extra=extra)
         now = time.monotonic()
@@ -242,11 +236,7 @@ class Run:
         extra = self.trainer.load(self.place / "checkpoint.pt")
         self.clock.set(extra["clock"])
         self.watch.load_state_dict(extra["watch"])
-        rows = read_json(self.place / "progress.json")
-        self.results, self.selection, self.between = (
-            [row for row in rows.get(name, []) if row["step"] <= self.step]
-            for name in ("results", "selection", "between")
-        )
+        self.rows.load(read_json(self.place / "progress.json"), until=self.step)
 
     def _write_samples(self) -> None:
         """Write what training saw of every sample, and pictures of the most suspicious ones."""

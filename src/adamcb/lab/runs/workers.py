@@ -96,18 +96,18 @@ class Job:
         return self.task or self.experiment.load_task(self.data_dir)
 
 
-def run_all(job: Job, orders: Sequence[Assignment], jobs: int, listen: Callable[[Event], None]) -> None:
+def run_all(job: Job, assignments: Sequence[Assignment], jobs: int, listen: Callable[[Event], None]) -> None:
     """Do all runs in `jobs` processes; `listen` hears every event.
 
     Raises:
         LabError: A run failed, or a process died. What was complete stays so, and the same command goes on.
         KeyboardInterrupt: Somebody pressed Ctrl-C; every worker has saved itself.
     """
-    waiting = deque(orders)
+    waiting = deque(assignments)
     workers: dict[Any, BaseProcess] = {}
     with Bell() as bell:
         try:
-            for _ in range(min(jobs, len(orders))):
+            for _ in range(min(jobs, len(assignments))):
                 connection, process = _start_worker(job)
                 workers[connection] = process
                 connection.send(waiting.popleft())
@@ -184,22 +184,22 @@ def _work(job: Job, connection: Connection) -> None:
     logging.getLogger("adamcb").addHandler(logging.NullHandler())  # the parent has told the same already
     _tell_of_compiling(connection)
     warnings.showwarning = lambda message, category, *_: connection.send(Note(f"{category.__name__}: {message}"))
-    order = None
+    assignment = None
     try:
         runner = Runner(job)
-        while isinstance(order := connection.recv(), Assignment):
-            runner.do(order, partial(_report, connection))
-            connection.send(Finished(get_method(order.method).name, order.seed))
+        while isinstance(assignment := connection.recv(), Assignment):
+            runner.do(assignment, partial(_report, connection))
+            connection.send(Finished(get_method(assignment.method).name, assignment.seed))
     except (Interrupted, EOFError):
         return
     except Exception as error:
-        who = f"{_worded(order)}: " if isinstance(order, Assignment) else ""
+        who = f"{_worded(assignment)}: " if isinstance(assignment, Assignment) else ""
         details = "" if isinstance(error, EXPECTED) else "\n" + traceback.format_exc()
         connection.send(Failed(f"{who}{describe(error)}{details}"))
 
 
-def _worded(order: Assignment) -> str:
-    return f"{get_method(order.method).name} with seed {order.seed}"
+def _worded(assignment: Assignment) -> str:
+    return f"{get_method(assignment.method).name} with seed {assignment.seed}"
 
 
 def _report(connection: Connection, progress: Progress) -> None:
@@ -216,32 +216,32 @@ class Runner:
         self.experiment = job.experiment.completed(self.task)
         self._warm: set[str | Method] = set()
 
-    def do(self, order: Assignment, report: Callable[[Progress], None]) -> None:
+    def do(self, assignment: Assignment, report: Callable[[Progress], None]) -> None:
         """Do one run. The first of a method that is worth timing is warmed up.
 
         Raises:
             LabError: A dataset did not keep its length, which may be the reason for any other error.
         """
         with same_lengths(self.task):
-            self._do(order, report)
+            self._do(assignment, report)
 
-    def _do(self, order: Assignment, report: Callable[[Progress], None]) -> None:
-        if order.method not in self._warm and self.experiment.total_steps(len(self.task.train)) >= WORTH_TIMING:
-            warm_up(self.experiment, get_method(order.method), self.task)
-            self._warm.add(order.method)
-        settings = (self.experiment, order.method, order.seed, self.task, self.job.folder, report)
+    def _do(self, assignment: Assignment, report: Callable[[Progress], None]) -> None:
+        if assignment.method not in self._warm and self.experiment.total_steps(len(self.task.train)) >= WORTH_TIMING:
+            warm_up(self.experiment, get_method(assignment.method), self.task)
+            self._warm.add(assignment.method)
+        settings = (self.experiment, assignment.method, assignment.seed, self.task, self.job.folder, report)
         Run(*settings, checkpoint_seconds=self.job.checkpoint_seconds).train()
 
 
-def run_here(job: Job, orders: Sequence[Assignment], listen: Callable[[Event], None]) -> None:
+def run_here(job: Job, assignments: Sequence[Assignment], listen: Callable[[Event], None]) -> None:
     """Do all runs in this process, one after another; `listen` hears every event."""
     runner = Runner(job)
-    for order in orders:
+    for assignment in assignments:
         try:
-            runner.do(order, listen)
+            runner.do(assignment, listen)
         except EXPECTED as error:
-            raise LabError(f"{_worded(order)}: {describe(error)}") from error
-        listen(Finished(get_method(order.method).name, order.seed))
+            raise LabError(f"{_worded(assignment)}: {describe(error)}") from error
+        listen(Finished(get_method(assignment.method).name, assignment.seed))
 
 
 def _end_with_parent() -> None:

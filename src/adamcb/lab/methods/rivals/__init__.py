@@ -8,7 +8,7 @@ from adamcb.lab.methods.rivals._classes import ClassBalanced, Undersampling, Wei
 from adamcb.lab.methods.rivals._looking import Presampling, SelectiveBackprop
 from adamcb.lab.methods.rivals._pruning import InfoBatch
 from adamcb.lab.methods.rivals._residuals import ResidualDistribution
-from adamcb.lab.methods.rivals._scoring import Scorer, Scores
+from adamcb.lab.methods.rivals._scoring import Looked, Scorer
 from adamcb.lab.methods.rivals._stored import LastSeen, VarianceReducerBandit
 
 __all__ = [
@@ -18,7 +18,7 @@ __all__ = [
     "Presampling",
     "ResidualDistribution",
     "Scorer",
-    "Scores",
+    "Looked",
     "SelectiveBackprop",
     "Undersampling",
     "VarianceReducerBandit",

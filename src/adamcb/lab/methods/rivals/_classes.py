@@ -28,7 +28,6 @@ class _OfClasses(Selection):
         num_samples: n.
         batch_size: K.
         labels: int64[n], the class of every sample.
-        exploration: Not used.
         generator: Where all random numbers come from.
     """
 
@@ -40,7 +39,6 @@ class _OfClasses(Selection):
         batch_size: int,
         *,
         labels: np.ndarray,
-        exploration: float | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         kinds, self.classes, self.counts = np.unique(labels, return_inverse=True, return_counts=True)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from adamcb import _checks
-from adamcb.lab.methods.rivals._scoring import Scores
+from adamcb.lab.methods.rivals._scoring import Looked
 from adamcb.selection import Draw, UniformSelection
 
 
@@ -20,7 +20,7 @@ class LookingSelection(UniformSelection):
     Args:
         num_samples: n.
         batch_size: K.
-        scorer: Returns the `Scores` of samples, by the model as it is now.
+        scorer: Returns the `Looked` of samples, by the model as it is now.
         generator: Where all random numbers come from.
     """
 
@@ -31,7 +31,7 @@ class LookingSelection(UniformSelection):
         self,
         num_samples: int,
         batch_size: int,
-        scorer: Callable[[np.ndarray], Scores],
+        scorer: Callable[[np.ndarray], Looked],
         generator: torch.Generator | None,
     ) -> None:
         super().__init__(num_samples, batch_size, generator=generator)
@@ -53,10 +53,9 @@ class SelectiveBackprop(LookingSelection):
     Args:
         num_samples: n.
         batch_size: K.
-        scorer: Returns the `Scores` of samples, by the model as it is now.
+        scorer: Returns the `Looked` of samples, by the model as it is now.
         beta: β.
         history: How many losses the CDF is made of.
-        exploration: Not used.
         generator: Where all random numbers come from.
     """
 
@@ -67,10 +66,9 @@ class SelectiveBackprop(LookingSelection):
         num_samples: int,
         batch_size: int,
         *,
-        scorer: Callable[[np.ndarray], Scores],
+        scorer: Callable[[np.ndarray], Looked],
         beta: float = 3.0,
         history: int = 1024,
-        exploration: float | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(num_samples, batch_size, scorer, generator)
@@ -131,11 +129,10 @@ class Presampling(LookingSelection):
     Args:
         num_samples: n.
         batch_size: K.
-        scorer: Returns the `Scores` of samples, by the model as it is now.
+        scorer: Returns the `Looked` of samples, by the model as it is now.
         presample: B/K.
         threshold: τ_th; None: (B + 3K)/(3K).
         momentum: Of the moving average of τ.
-        exploration: Not used.
         generator: Where all random numbers come from.
     """
 
@@ -144,11 +141,10 @@ class Presampling(LookingSelection):
         num_samples: int,
         batch_size: int,
         *,
-        scorer: Callable[[np.ndarray], Scores],
+        scorer: Callable[[np.ndarray], Looked],
         presample: float = 3.0,
         threshold: float | None = None,
         momentum: float = 0.9,
-        exploration: float | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(num_samples, batch_size, scorer, generator)

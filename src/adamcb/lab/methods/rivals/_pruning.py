@@ -32,7 +32,6 @@ class InfoBatch(Selection):
         total_epochs: Instead of `total_steps`, how many epochs, pruned or whole, will be drawn.
         prune_ratio: r.
         delta: δ.
-        exploration: Not used.
         generator: Where all random numbers come from.
     """
 
@@ -45,7 +44,6 @@ class InfoBatch(Selection):
         total_epochs: float | None = None,
         prune_ratio: float = 0.5,
         delta: float = 0.875,
-        exploration: float | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(num_samples, batch_size, generator=generator)

@@ -27,7 +27,6 @@ class ResidualDistribution(Selection):
         losses: Returns float64[m], the losses of samples by the model as it is now.
         period: How many batches pass between two measurements.
         floor: c.
-        exploration: Not used.
         generator: Where all random numbers come from.
     """
 
@@ -42,7 +41,6 @@ class ResidualDistribution(Selection):
         losses: Callable[[np.ndarray], np.ndarray],
         period: int = 500,
         floor: float = 1.0,
-        exploration: float | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__(num_samples, batch_size, generator=generator)

@@ -15,7 +15,7 @@ from adamcb.lab.tasks.task import fetch, to_device
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class Looked:
     """What a forward pass says of m samples; what nobody asks for is not computed."""
 
     logits: Tensor
@@ -37,7 +37,7 @@ class Scores:
 
 
 class Scorer:
-    """Scores samples of a dataset by the model as it is now, without gradients.
+    """Looks at samples of a dataset by the model as it is now, without gradients.
 
     Args:
         model: The model in training. It is put into evaluation mode for the pass: dropout would score another model.
@@ -49,12 +49,12 @@ class Scorer:
         self.model, self.samples, self.device = model, samples, torch.device(device)
         self._layout = forward_layout(model)
 
-    def __call__(self, indices: np.ndarray) -> Scores:
-        """Return the scores of the samples at `indices` (int64[m])."""
+    def __call__(self, indices: np.ndarray) -> Looked:
+        """Return what a forward pass says of the samples at `indices` (int64[m])."""
         inputs, labels = to_device(fetch(self.samples, indices.tolist()), self.device, self._layout)
         training = self.model.training
         self.model.eval()
         with torch.no_grad():
             logits = self.model(inputs)
         self.model.train(training)
-        return Scores(logits, labels)
+        return Looked(logits, labels)

@@ -95,7 +95,6 @@ class VarianceReducerBandit(ReplacementSelection):
         num_samples: n.
         batch_size: K.
         total_steps: How many batches will be drawn: T = K·total_steps.
-        exploration: Not used; θ follows from T.
         generator: Where all random numbers come from.
     """
 
@@ -105,7 +104,6 @@ class VarianceReducerBandit(ReplacementSelection):
         batch_size: int,
         *,
         total_steps: int,
-        exploration: float | None = None,
         generator: torch.Generator | None = None,
     ) -> None:
         rounds = batch_size * _checks.integer("total_steps", total_steps, low=1)
