@@ -30,6 +30,7 @@ from tests.argument_kinds import (
     Kind,
     flag,
     function,
+    holds_numbers,
     integer,
     nothing_else,
     optional,
@@ -83,7 +84,7 @@ def a_device(value: Any) -> bool | None:
 def floats(*shape: int) -> Kind:
     """A tensor of floats of this shape."""
     return lambda value: (
-        isinstance(value, torch.Tensor) and not value.is_meta and value.is_floating_point() and value.shape == shape
+        isinstance(value, torch.Tensor) and holds_numbers(value) and value.is_floating_point() and value.shape == shape
     )
 
 

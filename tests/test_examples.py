@@ -10,7 +10,7 @@ import pytest
 MODULES = ("", ".data", ".gradnorm", ".lab", ".optim", ".paper", ".selection", ".theory", ".training")
 # Names that an example would say nothing about, and why.
 WITHOUT = {
-    **dict.fromkeys(("PHASES", "REGRET_FIELDS"), "a tuple of words"),
+    **dict.fromkeys(("PHASES", "REGRET_FIELDS", "SCORES"), "a tuple of words"),
     **dict.fromkeys(
         ("Constants", "Interval", "Minimum", "Regret", "RegretBound"), "what a function returns, whose example shows it"
     ),

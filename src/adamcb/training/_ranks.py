@@ -136,8 +136,8 @@ def gather_scores(
 
 def _check_floats(name: str, value: Any, shape: tuple[int, ...]) -> None:
     _checks.instance(name, value, Tensor, "a tensor")
-    if value.is_meta:
-        raise ValueError(f"`{name}` must hold numbers, got {name} on the device meta.")
+    if value.is_meta or value.is_nested or value.layout != torch.strided:
+        raise ValueError(f"`{name}` must be a plain tensor, got one that is on meta, nested or sparse.")
     if not value.is_floating_point() or value.shape != shape:
         got = f"{value.dtype} of shape {tuple(value.shape)}"
         raise ValueError(f"`{name}` must be a tensor of floats of shape {shape}, got {got}.")
