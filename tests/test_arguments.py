@@ -124,6 +124,7 @@ WITHOUT = {
     "LogisticProblem.batch": "called by `measure_regret` at every step, with its own draws",
     "Lookup": "as `Dense`",
     "Meter.note_draw": "called by the loader, with its own draws",
+    "Meter.note_fetched": "called by the loader, with what its clock says",
     "Meter.note_scores": "as `note_draw`",
     "Meter.of": "called by the loader, with its own selection",
     "Observer": "what others implement",

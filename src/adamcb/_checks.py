@@ -196,6 +196,9 @@ def map_style(name: str, value: Any) -> int:
             f"`{name}` must be map-style, got an IterableDataset of type {type(value).__name__}. To choose from what "
             f"it gave last, pass a window: adamcb.data.Window({name}, size)."
         )
+    if hasattr(value, "dataset") and not hasattr(value, "__getitem__"):
+        kind = type(value).__name__
+        raise TypeError(f"`{name}` must be a dataset, got a {kind}. Pass its dataset: `loader.dataset`.")
     is_dataset = hasattr(value, "__getitem__") and hasattr(value, "__len__")
     if not is_dataset or isinstance(value, (type, str, bytes)):
         kind = type(value).__name__

@@ -129,14 +129,17 @@ def test_it_prints_as_one_line():
     assert sum(int(part.split()[-2]) for part in line.split("; ")[2].split(",")) == approx(100, abs=2)
 
 
-def test_the_time_of_a_step_is_compared_with_that_of_full_batches():
+def test_the_time_of_a_step_is_compared_with_that_of_full_batches(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr("adamcb.training._meter.clock", lambda: now)
     meter, selection = Meter(100, 10), UniformSelection(100, 10)
     full = selection.draw()
     few = Draw(full.indices[:4], full.probs[:4], full.loss_weights[:4], full.origin)
     assert math.isnan(meter.seconds_ratio)
     for draw, seconds in ((full, 9.0), (full, 3.0), (full, 5.0), (few, 1.0), (few, 3.0)):  # the first does not count
         meter.note_draw(draw)
-        meter.seconds["training"] += seconds
+        meter.note_fetched(since=now, drawing=0.0)
+        now += seconds
         meter.note_step_end()
     assert meter.seconds_ratio == approx(3.0 / 4.0)
     assert "76 % of the samples, unknown noise, 0.75 of the time;" in str(meter)

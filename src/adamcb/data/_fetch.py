@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch.utils.data import Subset, TensorDataset, default_collate, get_worker_info
 
+from adamcb._seeds import derived_words
 from adamcb.data._batch import replace_fields
 
 # A draw's number, the loader's seed, and the draw's indices: all that goes to a worker.
@@ -62,7 +63,7 @@ def seed_worker(seed: int, number: int) -> None:
     Random transforms then depend on the draw's number alone: not on how many workers there are, which of them works on
     the batch, or what it did before. So a resumed run repeats them.
     """
-    state = np.random.SeedSequence((seed, number)).generate_state(8)
+    state = derived_words(seed, number, count=8)
     # Not torch.manual_seed: in a process without an accelerator's context it queues a call for every device each time.
     torch.default_generator.manual_seed(int(state[0]) << 32 | int(state[1]))
     random.seed(int(state[2]) << 32 | int(state[3]))

@@ -246,9 +246,6 @@ def _refuse(options: dict[str, Any]) -> None:
 def _check_dataset(dataset: Any, selection: Any) -> None:
     if not isinstance(selection, Selection):
         raise TypeError(f"`selection` must be a Selection, got selection of type {type(selection).__name__}.")
-    if hasattr(dataset, "dataset") and not hasattr(dataset, "__getitem__"):
-        kind = type(dataset).__name__
-        raise TypeError(f"`dataset` must be a dataset, got a {kind}. Pass its dataset: `loader.dataset`.")
     refuse_hidden_window(dataset)
     length = _checks.map_style("dataset", dataset)
     if length != selection.num_samples:

@@ -57,7 +57,7 @@ def state_of(loader: Any, in_epoch: bool) -> dict[str, Any] | None:
     """Return the state of the workers' datasets; None between epochs, when there are no workers."""
     if not in_epoch:
         return None
-    # Asked without an iterator, it would start one, and make draws. It was loaded then, and has not gone on yet.
+    # Without an iterator, `state_dict` would start one and make draws. Right after loading there is none.
     return loader.next_iter_state if loader._iterator is None else loader.state_dict()
 
 

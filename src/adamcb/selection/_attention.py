@@ -119,7 +119,7 @@ class Attention:
 
 @jit
 def _averaged(sums, scores, draw_probs, memory):
-    """Return the moving averages, one batch later. They start at 0, which their ratios do not feel."""
+    """Return the moving averages, one batch later. They start at 0; ratios of them are not affected."""
     total = squares = count = 0.0
     for j in range(len(scores)):
         total += scores[j] / draw_probs[j]

@@ -3,8 +3,8 @@
 Each sample has a rate r. The axis is cut into units of that sample, each 1/r long, one after the other, and in each
 unit the sample is due at one uniformly random place. A sample has one event in the heap at any time: while it waits for
 its place, event i at that place; once visited, event −1 − i at the end of its unit. There its next unit begins, and
-only there are the rate and the place of that unit decided. So feedback may come at any time, or never: it changes the
-weight, and what the weight is when a unit begins is what counts.
+only there are the rate and the place of that unit decided. Feedback may come at any time, or never. It changes the
+weight, which counts when the next unit begins.
 """
 
 from __future__ import annotations
@@ -139,9 +139,9 @@ def draw_due(axis, bounds, indices, probs, loss_weights):
 
 @jit
 def _renew_weights(weights, sums):
-    """Sum the weights anew where rounding shows: where all of them shrink, errors of the past do not.
+    """Sum the weights anew if rounding shows: when weights shrink, old errors do not.
 
-    An error in the last digits stays, so that the sum of most runs follows from their steps alone.
+    Errors in the last digits are kept, so that the sum of most runs follows from their steps alone.
     """
     total = 0.0
     for weight in weights:

@@ -20,13 +20,12 @@ class Strata(Selection):
     So neither draws nor probabilities depend on W, and what some ranks saved goes on exactly on any number of ranks up
     to V. Where W does not divide V, some ranks hold one stratum more than others, and K/V samples more of every batch.
 
-    Every batch is measured, also where choosing does not pay, or what a stratum hears would depend on its neighbours.
+    Every batch is measured, even where choosing does not pay. Else what a stratum hears would depend on the others.
 
     Args:
         strata: What chooses within each stratum, in the order of their numbers: r, r + W, r + 2W and so on below V.
-        agree: Takes one number for each of these strata, and returns those of all V strata in the order of theirs.
-            None: these are all. It is asked before every draw where batches differ in size, so that all strata draw
-            equally many.
+        agree: Takes one number for each stratum held here, and returns those of all V, in order. None: these are all.
+            It is asked before every draw where batches differ in size, so that all strata draw equally many.
 
     Attributes:
         own_samples: How many samples these strata have.

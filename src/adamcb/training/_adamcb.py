@@ -15,6 +15,7 @@ from adamcb.selection import Draw
 from adamcb.training import _arguments, _shards, _spread, _state
 from adamcb.training._adaptive import AdaptiveLoader
 from adamcb.training._checkpoint import read_checkpoint, write_checkpoint
+from adamcb.training._left_out import LeftOut
 from adamcb.training._ranks import check_same_gradients, is_spread_model, unwrapped
 
 
@@ -77,8 +78,7 @@ class AdamCB(AdaptiveLoader):
         super().__init__(model, dataset, batch_size, **options)
         self._gradients_checked = self._ranks.size == 1
         self._stepped = False  # since the last batch was taken
-        self._left_out: list[str] = []
-        self._frozen: list[Tensor] = []
+        self._left_out = LeftOut(model, self.optimizers)
 
     @property
     def optimizer(self) -> Optimizer:
@@ -93,21 +93,11 @@ class AdamCB(AdaptiveLoader):
 
     def __iter__(self) -> Iterator[SelectedBatch]:
         """Yield one epoch of batches, or what is left of it after a checkpoint was loaded."""
-        self._look_for_left_out()
+        self._left_out.look()
         return super().__iter__()
 
-    def _look_for_left_out(self) -> None:
-        """Warn of parameters that nobody trains, and remember those that would be, were they no longer frozen."""
-        left_out = _arguments.parameters_left_out(self.model, self.optimizers)
-        trainable = [name for name, parameter in left_out.items() if parameter.requires_grad]
-        if trainable and trainable != self._left_out:
-            _arguments.warn_of_parameters_left_out(trainable)
-        self._left_out = trainable
-        self._frozen = [parameter for parameter in left_out.values() if not parameter.requires_grad]
-
     def _next(self, batches: Iterator[SelectedBatch]) -> SelectedBatch | None:
-        if any(parameter.requires_grad for parameter in self._frozen):
-            self._look_for_left_out()
+        self._left_out.look_again()
         batch = super()._next(batches)
         if self._stepped:
             self._zero_grad()  # not before, so that gradients can be looked at until now

@@ -114,7 +114,6 @@ class AdaptiveLoader:
         **loader_options: Any,
     ) -> None:
         _arguments.check_model(model)
-        _arguments.check_dataset(dataset)
         _arguments.check_loader_options(loader_options)
         refuse_other_parallelism(model)
         self.model, self.dataset = model, dataset
@@ -151,7 +150,6 @@ class AdaptiveLoader:
         self._resumed = False  # in the middle of an epoch
         self._draw: Draw | None = None  # of the batch that was handed out last, until it is weighed
         self._recent: deque[Draw] = deque(maxlen=UsageCheck.patience)  # draws that were weighed
-        self._handed_out: float | None = None  # when the last batch was
         self._target = self.device  # of this epoch's batches
 
     __reduce_ex__ = _arguments.refuse_copies
@@ -192,7 +190,7 @@ class AdaptiveLoader:
 
     def _next(self, batches: Iterator[SelectedBatch]) -> SelectedBatch | None:
         """Learn from the last batch, and return the next one."""
-        self._note_training()
+        self.meter.note_step_end()
         self.learn()
         start, drawing = clock(), self._loader.batch_sampler.seconds
         batch = next(batches, None)
@@ -206,10 +204,7 @@ class AdaptiveLoader:
         self._learning.note_taken()
         if self._target.type != "cpu":
             batch = batch.to(self._target, non_blocking=True)
-        self._handed_out = clock()
-        drawing = self._loader.batch_sampler.seconds - drawing
-        self.meter.seconds["selection"] += drawing
-        self.meter.seconds["data"] += self._handed_out - start - drawing
+        self.meter.note_fetched(start, self._loader.batch_sampler.seconds - drawing)
         return batch
 
     def weigh(self, losses: Tensor, *, draw: Draw | None = None) -> Tensor:
@@ -289,12 +284,6 @@ class AdaptiveLoader:
             )
         return self._draw
 
-    def _note_training(self) -> None:
-        if self._handed_out is not None:
-            self.meter.seconds["training"] += clock() - self._handed_out
-            self._handed_out = None
-            self.meter.note_step_end()
-
     def give_up(self) -> None:
         """Forget batches that were weighed and not learned from, for a loop that goes on after a failed backward."""
         self._learning.give_up()
@@ -341,7 +330,7 @@ class AdaptiveLoader:
         except Exception as error:
             raise ValueError(f"`state` must fit this {type(self).__name__}: {error}") from error
         self.epoch, self._resumed = state["epoch"], state["loader"]["in_epoch"]
-        self._draw, self._handed_out = None, None
+        self._draw = None
         self.give_up()
 
     def _parts(self) -> dict[str, _state.Stateful]:

@@ -15,7 +15,6 @@ from torch.optim import Optimizer
 from adamcb import _checks
 from adamcb._seeds import derived_seed
 from adamcb._torch_compat import can_fuse
-from adamcb._warn import warn_user
 from adamcb.optim import AdamX
 from adamcb.selection import Draw, QueueBandit, Selection, Strata, Stratum, stratum_size
 from adamcb.training._feedback_queue import MOST_WAITING
@@ -34,13 +33,6 @@ def check_model(model: Any) -> None:
     if not isinstance(model, nn.Module):
         hint = " Pass the model, not its parameters." if isinstance(model, Iterable) else ""
         raise TypeError(f"`model` must be a torch.nn.Module, got model of type {type(model).__name__}.{hint}")
-
-
-def check_dataset(dataset: Any) -> None:
-    """Raise for what looks like a dataset and is a loader; `BanditLoader` checks the rest."""
-    if hasattr(dataset, "dataset") and not hasattr(dataset, "__getitem__"):
-        kind = type(dataset).__name__
-        raise TypeError(f"`dataset` must be a dataset, got a {kind}. Pass its dataset: `loader.dataset`.")
 
 
 def check_loader_options(options: dict[str, Any]) -> None:
@@ -268,18 +260,3 @@ def optimizers_or_default(
     if any(isinstance(one, torch.optim.LBFGS) for one in optimizers):
         raise TypeError("`optimizer` must step without a closure, got LBFGS.")
     return optimizers
-
-
-def parameters_left_out(model: nn.Module, optimizers: Sequence[Optimizer]) -> dict[str, Tensor]:
-    """Return the parameters that no optimizer steps on, by name, frozen or not."""
-    held = {id(parameter) for one in optimizers for group in one.param_groups for parameter in group["params"]}
-    return {name: parameter for name, parameter in model.named_parameters() if id(parameter) not in held}
-
-
-def warn_of_parameters_left_out(names: Sequence[str]) -> None:
-    """Warn that these parameters will not be trained."""
-    listed = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-    warn_user(
-        f"AdamCB: no optimizer steps on {listed}. Add them to the optimizer (`optimizer.add_param_group`), or freeze "
-        "them (`requires_grad_(False)`)."
-    )

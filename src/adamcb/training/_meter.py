@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from adamcb import _checks
-from adamcb._jit import jit
+from adamcb._jit import clock, jit
 from adamcb.selection import Draw, SecondMoment, Selection, Strata
 
 PHASES: tuple[str, ...] = ("selection", "data", "training")
@@ -88,6 +88,7 @@ class Meter:
         self._step_seconds = {True: [0, 0.0], False: [0, 0.0]}  # steps and seconds, of full batches and of smaller ones
         self._is_full = True
         self._before = 0.0  # seconds of all phases when the last step ended
+        self._handed_out: float | None = None  # when the last batch was
         self._moment = SecondMoment(self.memory)
         # Moving averages that start at 0; `trust` undoes that.
         self._average = dict.fromkeys(_AVERAGES, 0.0)
@@ -122,8 +123,18 @@ class Meter:
         self.samples += len(draw)
         self._is_full = len(draw) >= self.batch_size
 
+    def note_fetched(self, since: float, drawing: float) -> None:
+        """Take note that a batch is handed out: it was asked for at `since`, and draws took `drawing` of that."""
+        self._handed_out = now = clock()
+        self.seconds["selection"] += drawing
+        self.seconds["data"] += now - since - drawing
+
     def note_step_end(self) -> None:
-        """Take note that training on the last batch is over, and its seconds are counted."""
+        """Take note that training on the batch that was handed out is over."""
+        if self._handed_out is None:
+            return
+        self.seconds["training"] += clock() - self._handed_out
+        self._handed_out = None
         now = sum(self.seconds.values())
         if self._before:  # the first step of a process compiles, and touches memory for the first time
             sums = self._step_seconds[self._is_full]
@@ -212,7 +223,7 @@ class Meter:
         steps, samples = (_checks.integer(f"state['meter']['{name}']", state[name], low=0) for name in _COUNTS)
         largest = _checks.real("state['meter']['largest']", state["largest"], low=0.0)
         self.steps, self.samples, self._largest = steps, samples, largest
-        self._average, self._seen = average, seen
+        self._average, self._seen, self._handed_out = average, seen, None
         self._moment.load_state_dict(state["moment"])
 
 

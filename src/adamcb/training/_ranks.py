@@ -59,7 +59,7 @@ class Ranks:
 
 
 class Heard(NamedTuple):
-    """What all ranks told of a batch, as it came: few calls on tensors, because each costs more than the numbers.
+    """What all ranks sent about a batch, still packed: each call on tensors costs more than the numbers.
 
     Attributes:
         bits: int[W, m], one row per rank: the indices of its k samples, what it measured of them, the gradients that
@@ -100,7 +100,7 @@ def _floats(bits: torch.dtype) -> torch.dtype:
 def gather_scores(
     ranks: Ranks, draw: Draw, measured: Tensor | None, arrived: Tensor, losses: Tensor, loss: Tensor
 ) -> Heard:
-    """Tell all ranks what this one measured, and hear the same of them. One call, nothing is waited for on a device.
+    """Send what this rank measured to all ranks, and return what all sent. One call; no device is waited for.
 
     Args:
         ranks: Who takes part.

@@ -56,7 +56,7 @@ class Weighed:
 class UsageCheck:
     """Notices a loop that leaves `weigh`, its result or `backward` out, and says so once.
 
-    It looks at each run of `patience` batches, and at the end of an epoch. A loop may skip some batches, and a
+    It looks every `patience` batches, and at the end of an epoch. A loop may skip some batches, and a
     framework may take a few ahead.
     """
 
