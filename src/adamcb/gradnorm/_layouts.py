@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from adamcb.gradnorm import _compat
 from adamcb.gradnorm._batch import Batch, place_owners, reshape_owners
 from adamcb.gradnorm._call import Call, Layout, substitute, tensors_in
 
@@ -187,7 +188,7 @@ def viewed(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | Non
     except RuntimeError:  # an index on another device, or a view that a meta tensor does not have
         return None
     for view in seen if isinstance(seen, (tuple, list)) else (seen,):
-        if view.shape == out.shape and view._is_view():
+        if view.shape == out.shape and _compat.base_of(view) is not None:
             dims = [dim for dim, stride in enumerate(view.stride()) if stride]
             if len(dims) == 1 and _whole(view.storage_offset(), view, dims[0], source, batch):
                 return batch._replace(dim=dims[0])
@@ -199,7 +200,7 @@ def pieces(place: int) -> Layout:
 
     def layout(call: Call, source: Tensor, batch: Batch, out: Tensor) -> Batch | None:
         found = viewed(call, source, batch, out)
-        if found is not None or not out._is_view() or not out.dim() or not source.stride(batch.dim):
+        if found is not None or _compat.base_of(out) is None or not out.dim() or not source.stride(batch.dim):
             return found
         cut = call.argument(place, "dim", 0)
         return _cut(source, batch, out) if isinstance(cut, int) and cut % source.dim() == batch.dim else None

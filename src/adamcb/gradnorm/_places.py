@@ -236,8 +236,9 @@ class Written:
         self._writes: list[tuple[Any, Mark]] = []
 
     def add(self, view: Tensor, mark: Mark) -> None:
-        """Note that a view of the tensor holds what `mark` says."""
-        offset = view.storage_offset() - view._base.storage_offset()  # type: ignore[union-attr]
+        """Note that a view of the tensor, of which `base` is still alive, holds what `mark` says."""
+        base: Any = self.base()
+        offset = view.storage_offset() - base.storage_offset()
         self._writes.append(((view.shape, view.stride(), offset), mark))
 
     def mark(self) -> Mark | None:

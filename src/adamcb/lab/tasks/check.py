@@ -9,12 +9,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parameter import is_lazy
 
 from adamcb.lab.errors import LabError
 from adamcb.lab.tasks.task import Task, fetch, few_indices, sample_indices, to_device
 
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 # How many samples metrics are tried on; one that cannot do with these is tried on all of them.
 _SOME = 512
 # How far a sample's loss may be from its loss in a batch of one, in parts of the largest: half precision rounds.
@@ -127,7 +127,7 @@ def _check_loss_alone(task: Task, model: nn.Module, device: str) -> None:
 
 def _looks_around(model: nn.Module) -> bool:
     """Return whether a layer uses the statistics of the batch even in evaluation."""
-    return any(isinstance(module, _BatchNorm) and module.running_mean is None for module in model.modules())
+    return any(isinstance(module, _BATCH_NORMS) and module.running_mean is None for module in model.modules())
 
 
 def _check_scores(task: Task, losses: Tensor) -> None:
