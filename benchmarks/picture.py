@@ -34,7 +34,7 @@ UNIT, DUE, CUT = "#e8f3ee", "#009e73", "#d55e00"  # of the queue
 DARK = {INK: "#e6edf3", GRAY: "#7d8590", "#b1578a": "#e59ac5", "#00805d": "#2fc295"}
 DARK |= {UNIT: "#16382d", DUE: "#2fc295", CUT: "#ff9b57"}
 TASKS = {
-    "protein": "protein, 0.9 % positives, MLP (precision)",
+    "protein": "protein, 0.9 % positives, MLP (average precision)",
     "mnist-mlp": "MNIST, MLP",
     "mnist-mlp-wrong-labels": "MNIST, MLP, 10 % wrong labels",
     "mnist-cnn": "MNIST, CNN",
