@@ -25,6 +25,7 @@ from adamcb.training import (
     write_checkpoint,
 )
 from tests.argument_case import GOOD_SIZES, Case, K, N, bandit, dataset, model
+from tests.argument_cases_lab import LAB_CASES
 from tests.argument_cases_selection import SELECTION_CASES
 from tests.argument_kinds import (
     Kind,
@@ -168,6 +169,7 @@ def of_bounds(*names: str) -> dict[str, Kind]:
 
 CASES: dict[str, Case] = {
     **SELECTION_CASES,
+    **LAB_CASES,
     "Selection.check_draw": Case(
         adamcb.Selection.check_draw, {"draw": nothing_else}, lambda: {"draw": bandit().draw()}, bandit
     ),
@@ -498,7 +500,7 @@ CASES: dict[str, Case] = {
             "batch_size": integer(1, 10**15),
             "lr": real(0.0, low_open=True),
             "schedule": word("constant", "inverse-sqrt", "cosine"),
-            "scores": unknown,
+            "scores": lambda value: value is None or callable(value) or word("exact", "losses")(value),
             "epochs": integer(1, 10**15),
             "optimizer": word("adam", "adamw", "sgd", "adamx"),
             "weight_decay": real(0.0),

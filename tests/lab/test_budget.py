@@ -200,6 +200,8 @@ def test_a_row_survives_beside_a_file_that_others_wrote(tmp_path):
     ("options", "message"),
     [
         (["--fraction", "1.5"], "`--fraction` must be in (0, 1], got 1.5"),
+        (["--epochs", "0"], "`--epochs` must be at least 1, got --epochs=0"),
+        (["--seed", "-1"], "`--seed` must be at least 0, got --seed=-1"),
         (["--jobs", "-1"], "`--jobs` must be at least 1, got -1"),
         (["--data-dir", "nowhere"], "`--data-dir` must be an existing folder, got 'nowhere'"),
     ],

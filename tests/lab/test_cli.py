@@ -35,6 +35,8 @@ BAD_OPTIONS = {
     "no epochs": (["--epochs", "0"], "`epochs` must be at least 1, got epochs=0"),
     "no seeds": (["--seeds", "-1"], "`seeds` must be at least 1"),
     "no batch": (["--batch-size", "0"], "`batch_size` must be at least 1"),
+    "seeds": (["--seeds", "1" + "0" * 18], "`seeds` must be at most 1000000, got seeds=1000000000000000000"),
+    "epochs": (["--epochs", "1" + "0" * 400], "`epochs` must be at most 1000000000000000, got epochs of 1329 bits"),
     "lr is NaN": (["--lr", "nan"], "`lr` must be a finite number"),
     "exploration": (["--exploration", "1.5"], "`exploration` must be a finite number in [0, 1]"),
     "fraction": (["--fraction", "0"], "`fraction` must be a finite number in (0, 1]"),
@@ -50,6 +52,14 @@ REFUSED = {
         "`--batch-size` must be below the 1438 training samples",
     ),
     "device": (["--device", "cuda:77"], "`--device` must be one that torch can use here, got 'cuda:77'"),
+    "batches that cannot shrink": (
+        [*DIGITS, "--method", "adam", "--method", "adamcb", "--batch-size", "32", "--min-batch-size", "33"],
+        "The method 'adamcb' cannot be trained with these options: `min_batch_size` must be at most 32, got",
+    ),
+    "no exploration": (
+        [*DIGITS, "--method", "adam", "--method", "adamcb", "--exploration", "0"],
+        "The method 'adamcb' cannot be trained with these options: `exploration` must be a finite number in (0, 1]",
+    ),
     "images too small": (["--model", "convnext-base"], "`image_shape` must be at least 32×32 for ConvNeXt"),
     "not a folder": (["--out", "/dev/null/results"], "Results cannot be written to /dev/null/results"),
 }
@@ -207,7 +217,7 @@ def test_what_only_shows_with_the_data_is_an_error_of_one_sentence(options, mess
     printed = capsys.readouterr().err
     assert printed.startswith("adamcb: error: ")
     assert message in printed
-    assert "Traceback" not in printed
+    assert printed.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 

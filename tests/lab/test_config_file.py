@@ -61,6 +61,7 @@ def test_task_and_dataset_replace_one_another(file: Path) -> None:
         ("seeds = 1.5", "`seeds` in .* must be a whole number, got 1.5"),
         ("seeds = true", "`seeds` in .* must be a whole number, got True"),
         ('lr = "fast"', "`lr` in .* must be a number, got 'fast'"),
+        (f"lr = 1{'0' * 400}", "`lr` in .* must be a finite number, got lr of 1329 bits"),
         ("model = 3", "`model` in .* must be text, got 3"),
         ("method = [1]", r"`method` in .* must be a list of names, got \[1\]"),
         ("seeds = ", "must be TOML"),

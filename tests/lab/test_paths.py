@@ -77,6 +77,26 @@ def test_what_cannot_be_there_is_said_not_to_be_there(command, message, place, t
     assert list(tmp_path.iterdir()) == []
 
 
+NO_PATHS = {"": "must name a place, got an empty path.", "\udcff": "must be a path of Unicode characters, got"}
+
+
+@pytest.mark.parametrize("path", NO_PATHS, ids=["empty", "no UTF-8"])
+@pytest.mark.parametrize("command", [(*command, "--data-dir") for command in DATA], ids=" ".join)
+def test_a_data_folder_that_no_file_can_name_is_refused(command, path, tmp_path, capsys):
+    if path:
+        (tmp_path / path).mkdir()
+    code, line = ended([*command, path], capsys)
+    assert (code, f"argument --data-dir: {NO_PATHS[path]}" in line) == (2, True)
+
+
+@pytest.mark.parametrize("command", [*REFERENCES, ("compare", "--dataset")], ids=" ".join)
+def test_a_file_whose_name_is_no_unicode_is_refused(command, tmp_path, capsys):
+    """run.toml is UTF-8, so it could not repeat the command."""
+    (tmp_path / "\udcff.py").write_text("")
+    code, line = ended([*command, "\udcff" if "--dataset" in command else "\udcff.py:mine"], capsys)
+    assert (code, "must be a path of Unicode characters, got '\\udcff" in line) == (2, True)
+
+
 @pytest.mark.parametrize("command", FOLDERS, ids=" ".join)
 def test_a_file_is_no_folder_to_write_to(command, tmp_path, capsys):
     (tmp_path / "file").write_text("mine")
@@ -120,7 +140,11 @@ def test_a_table_of_something_else_is_refused(content, message, tmp_path, capsys
         (f'out = "{"x" * 300}"', "`out` in run.toml must be a path of at most 4095 bytes"),
         ('out = ""', "`out` in run.toml must name a place, got an empty path."),
         ('log = "cvs"', "`--log` must be one of csv, tensorboard, wandb, mlflow, got 'cvs'. Did you mean 'csv'?"),
+        ('out = "\\u0000"', r"`out` in run.toml must be a path without null characters, got '\x00'."),
         (f'data-dir = "{"x" * 300}"', "`--data-dir` must be an existing folder, got"),
+        ('data-dir = ""', "`data-dir` in run.toml must name a place, got an empty path."),
+        ('dataset = ""', "`--dataset` must name a place, got an empty path."),
+        ('model = "a\\u0000.py:m"', r"`--model` must be a path without null characters, got 'a\x00.py'."),
         (f'task = "{"x" * 300}.py:task"', "`--task` must name an existing file, got"),
     ],
 )

@@ -104,9 +104,27 @@ def test_methods_build_what_they_say(generator):
 BAD = {
     "method": (["--method", "adam"], "`method` must be one of 'uniform'"),
     "steps": (["--steps", "8"], "`steps` must be at least 16"),
-    "exploration": (["--exploration", "2"], "`exploration` must be a finite number in (0, 1]"),
-    "not a number": (["--exploration", "much"], "could not convert string to float"),
-    "sizes": (["--batch-sizes", "8,x"], "invalid literal for int()"),
+    "exploration": (
+        ["--exploration", "2"],
+        "`exploration` must be a finite number in [1e-100, 1], got exploration=2.0",
+    ),
+    "not a number": (["--exploration", "much"], "argument --exploration: must be a number or lemma, got 'much'."),
+    "tiny γ": (
+        ["--exploration", "1e-320", "--method", "adambs"],
+        "`exploration` must be a finite number in [1e-100, 1]",
+    ),
+    "sizes": (
+        ["--batch-sizes", "8,x"],
+        "argument --batch-sizes: must be whole numbers with commas between them, got '8,x'",
+    ),
+    "no size": (["--batch-sizes", "1,,2"], "argument --batch-sizes: must be whole numbers with commas between them"),
+    "size": (["--batch-sizes", "0"], "`batch_sizes` must be at least 1, got batch_sizes=0"),
+    "seeds": (["--seeds", "1" + "0" * 18], "`seeds` must be at most 1000000, got"),
+    "halvings": (["--halvings", "1" + "0" * 18], "`halvings` must be at most 40, got"),
+    "many steps": (["--steps", "1" + "0" * 400], "`steps` must be at most 1000000000, got steps of 1329 bits"),
+    "every": (["--every", "1" + "0" * 23], "`every` must be at most 1000000000000000, got"),
+    "lr": (["--lr", "1e308"], "`lr` must be a finite number in [1e-100, 1e+100], got lr=1e+308"),
+    "penalty": (["--penalty", "1e308"], "`penalty` must be a finite number in [1e-100, 1e+100], got penalty=1e+308"),
     "λ": (["--beta1-decay", "1"], "`beta1_decay` must be a finite number in (0, 1)"),
 }
 
@@ -123,3 +141,12 @@ def test_bad_options_end_with_a_message(case, capsys):
 def test_a_batch_that_the_smallest_dataset_cannot_fill_is_refused(tmp_path, capsys):
     assert main(["regret", "--samples", "100", "--batch-size", "12", "--out", str(tmp_path / "x")]) == 1
     assert "`--batch-size` must be below the smallest n, 12, got 12" in capsys.readouterr().err
+
+
+def test_numbers_that_leave_the_bounds_end_with_the_run_s_name(tmp_path, capsys):
+    few = ("--samples", "60", "--steps", "8", "--halvings", "1", "--seeds", "1", "--batch-size", "4", "--against", "T")
+    options = (*few, "--method", "uniform", "--lr", "1e100", "--out", str(tmp_path / "out"))
+    assert main(["regret", *options]) == 1
+    printed = capsys.readouterr().err
+    assert "adamcb: error: uniform, T sweep, seed 0: `diameter` must be a finite number in [0, 1e+100]" in printed
+    assert "Traceback" not in printed

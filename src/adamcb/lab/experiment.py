@@ -72,7 +72,8 @@ class Option:
     repeated: bool = False
 
 
-_COUNT = partial(_checks.integer, low=1)
+# More seeds than anybody waits for; the runs of all are listed before the first.
+MOST_SEEDS = 10**6
 _SHARE = partial(_checks.real, low=0.0, high=1.0)
 
 
@@ -81,7 +82,7 @@ def _option(default: Any, help: str, **settings: Any) -> Any:
 
 
 def _count(default: int | None, help: str, **settings: Any) -> Any:
-    return _option(default, help, **{"kind": int, "check": _COUNT, "metavar": "N", **settings})
+    return _option(default, help, **{"kind": int, "check": _checks.count, "metavar": "N", **settings})
 
 
 _OF_TASK = "(default: the task's)"
@@ -130,7 +131,7 @@ class Experiment:
         flag="--method",
         repeated=True,
     )
-    seeds: int = _count(3, "how many")
+    seeds: int = _count(3, "how many", check=partial(_checks.integer, low=1, high=MOST_SEEDS))
     epochs: int | None = _count(None, f"how many {_OF_TASK}")
     batch_size: int | None = _count(None, f"samples in a batch {_OF_TASK}", metavar="K")
     lr: float | None = _option(
@@ -142,7 +143,11 @@ class Experiment:
         None, f"of the optimizer {_OF_TASK}", kind=float, check=partial(_checks.real, low=0.0)
     )
     exploration: float | None = _option(
-        None, "in [0, 1] (default: each method's own)", kind=float, check=_SHARE, metavar="GAMMA"
+        None,
+        "in [0, 1], and above 0 for adamcb (default: each method's own)",
+        kind=float,
+        check=_SHARE,
+        metavar="GAMMA",
     )
     scores: str | None = _option(None, "what adamcb learns from (default: as it comes)", choices=SCORES)
     min_batch_size: int | None = _count(None, "how small adamcb's batches may become (default: all have K samples)")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from adamcb._checks import nearest
+from adamcb.lab.paths import fault_of
 
 
 def load_object(reference: str, option: str) -> Any:
@@ -40,6 +41,9 @@ def split_reference(reference: str, option: str) -> tuple[Path, str]:
     filename, _, name = reference.rpartition(":")
     if not filename.endswith(".py") or not name.isidentifier():
         raise ValueError(f"`{option}` must be of the form FILE.py:NAME, got {option}={reference!r}.")
+    fault = fault_of(filename)
+    if fault is not None:
+        raise ValueError(f"`{option}` {fault}")
     if not os.path.isfile(filename):  # unlike Path.is_file, False for a name that is too long
         raise FileNotFoundError(f"`{option}` must name an existing file, got {option}={reference!r}.")
     return Path(filename), name

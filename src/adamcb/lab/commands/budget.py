@@ -20,6 +20,7 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from adamcb import _checks
 from adamcb._files import whole_file
 from adamcb.lab.commands.running import add_running, available_cores, check_running, file_to_write
 from adamcb.lab.commands.time_to_loss import TASKS as CLEAN_TASKS
@@ -100,6 +101,13 @@ def main(arguments: Sequence[str]) -> int:
     for fraction in options.fraction or ():
         if not 0.0 < fraction <= 1.0:
             parser.error(f"`--fraction` must be in (0, 1], got {fraction}.")
+    try:
+        if options.epochs is not None:
+            _checks.count("--epochs", options.epochs)
+        for seed in options.seed or ():
+            _checks.seed("--seed", seed)
+    except ValueError as error:
+        parser.error(str(error))
     console = Console(stderr=True)
     table = RowFile(options.rows)
     if not options.report_only:
@@ -222,7 +230,7 @@ def do_assignment(assignment: Assignment, data_dir: str | None) -> Row:
     found = run_budget(
         assignment.method,
         task,
-        epochs=assignment.epochs or epochs,
+        epochs=epochs if assignment.epochs is None else assignment.epochs,
         fraction=assignment.fraction,
         seed=assignment.seed,
         lr=assignment.lr,

@@ -181,6 +181,7 @@ def _experiment(options: argparse.Namespace, parser: argparse.ArgumentParser) ->
     from adamcb._checks import nearest
     from adamcb.lab.errors import LabError
     from adamcb.lab.experiment import OF_IMAGES, Experiment, given_options
+    from adamcb.lab.paths import fault_of
     from adamcb.lab.references import split_reference
     from adamcb.lab.tasks.datasets import DATASET_NAMES
     from adamcb.lab.tasks.load import DEFAULT_TASK
@@ -190,6 +191,8 @@ def _experiment(options: argparse.Namespace, parser: argparse.ArgumentParser) ->
         options.task = DEFAULT_TASK
     if options.task is not None and (options.dataset or options.model):
         parser.error("`--task` brings its own data and model: leave out --dataset and --model.")
+    if options.dataset is not None and (fault := fault_of(options.dataset)):
+        parser.error(f"`--dataset` {fault}")
     if options.dataset is not None and options.dataset not in DATASET_NAMES and not os.path.isdir(options.dataset):
         near = nearest(options.dataset, DATASET_NAMES)
         parser.error(

@@ -20,22 +20,24 @@ from adamcb.lab.commands.config import NAME, config_text
 from adamcb.lab.commands.running import available_cores
 from adamcb.lab.errors import LabError, writing_to
 from adamcb.lab.experiment import Experiment, digest, title_of
-from adamcb.lab.methods import DEFAULT_METHODS, Method
+from adamcb.lab.methods import DEFAULT_METHODS, Method, get_method
 from adamcb.lab.output.figures import draw_comparison
 from adamcb.lab.output.logs import check_logs, open_logs
 from adamcb.lab.output.progress import make_display
 from adamcb.lab.output.report import write_report
 from adamcb.lab.output.tables import markdown_table
-from adamcb.lab.results import ResultFolder, Row, result_columns, write_csv, write_json, write_text
+from adamcb.lab.paths import checked_path
+from adamcb.lab.results import ResultFolder, Row, copy_results, result_columns, write_csv, write_json, write_text
 from adamcb.lab.results.columns import SELECTION_COLUMNS
 from adamcb.lab.results.summary import summarize, summary_columns
 from adamcb.lab.results.verdict import noise_of, verdict
-from adamcb.lab.runs.building import labels_of
+from adamcb.lab.runs.building import check_methods, labels_of
 from adamcb.lab.runs.ranks import follow, joined, launched, tell
 from adamcb.lab.runs.workers import Assignment, Event, Job, run_all, run_here
 from adamcb.lab.tasks.check import check_task
 from adamcb.lab.tasks.load import load_task
-from adamcb.lab.tasks.task import Task
+from adamcb.lab.tasks.task import Task, initial_model
+from adamcb.training import Ranks
 
 
 @dataclass(frozen=True)
@@ -87,11 +89,22 @@ class Comparison:
     files: dict[str, str]
 
     def save(self, out: str | os.PathLike[str]) -> Path:
-        """Copy the result folder to `out`: table, figures, page, and all that going on needs. Returns its path."""
-        place = Path(out)
-        if place.exists() and any(place.iterdir()) and not (place / "config.json").is_file():
-            raise LabError(f"`out` must be a new or empty folder, or a result folder, got {place}.")
-        shutil.copytree(self.folder, place, dirs_exist_ok=True)
+        """Copy the result folder to `out`: table, figures, page, and all that going on needs. Returns its path.
+
+        Args:
+            out: A new or empty folder, or one that this comparison was saved to before.
+
+        Raises:
+            LabError: `out` is none of them, or cannot be written to.
+        """
+        try:
+            place = Path(checked_path("out", out))
+        except (ValueError, TypeError) as error:
+            raise LabError(str(error)) from error
+        with writing_to(place, "out"):
+            if self.folder.resolve() in (place.resolve(), *place.resolve().parents):
+                raise LabError(f"`out` must be outside of the result folder, {self.folder}, got {place}.")
+            copy_results(self.folder, self.config, place)
         return place
 
     def __str__(self) -> str:
@@ -130,10 +143,9 @@ def compare(
     console = Console(stderr=True, quiet=True)
     try:
         task = load_task(task) if isinstance(task, str) else _checks.instance("task", task, Task, "a Task or its name")
-        chosen = _checks.sequence("methods", methods, "be a sequence of names or Methods")
-        experiment = Experiment(task=task.name, methods=chosen, seeds=_checks.count("seeds", seeds))
+        experiment = Experiment(task=task.name, methods=_checked_methods(methods), seeds=_checks.count("seeds", seeds))
         experiment.resolve_methods()
-        given = None if out is None else _checks.path("out", out)
+        given = None if out is None else checked_path("out", out)
         options = Options(jobs=0 if jobs is None else _checks.count("jobs", jobs))
     except (ValueError, TypeError, FileNotFoundError) as error:
         raise LabError(str(error)) from error
@@ -143,6 +155,17 @@ def compare(
     if out is None:
         weakref.finalize(comparison, shutil.rmtree, place, ignore_errors=True)
     return comparison
+
+
+def _checked_methods(methods: Any) -> tuple[str | Method, ...]:
+    """Return methods as a tuple. A set is refused: the first one may be the baseline, and a set has no order."""
+    rule = "be a sequence of names or Methods"
+    if isinstance(methods, (set, frozenset)):
+        raise TypeError(f"`methods` must {rule}, got a set, which has no order.")
+    chosen = _checks.sequence("methods", methods, rule)
+    for number, reference in enumerate(chosen):
+        get_method(reference, f"methods[{number}]")
+    return chosen
 
 
 def run_comparison(
@@ -160,7 +183,7 @@ def run_comparison(
     with joined(experiment.device) as ranks:
         if ranks.rank != 0:
             raise SystemExit(follow())
-        return _compare(experiment, options, console, _run_missing_together, task, num_ranks=ranks.size)
+        return _compare(experiment, options, console, _run_missing_together, task)
 
 
 def _check_shared(experiment: Experiment, num_ranks: int) -> None:
@@ -182,13 +205,11 @@ def _compare(
     console: Console,
     do_runs: Callable[[Experiment, Options, ResultFolder, Console, Task | None], None],
     task: Task | None,
-    num_ranks: int = 1,
 ) -> Comparison:
     try:
         check_logs(options.logs)
         prepared, config = prepare(experiment, options, console, task)
         experiment = experiment.completed(prepared)
-        _check_shared(experiment, num_ranks)
         folder = ResultFolder(options.out or Path("adamcb-runs") / f"{prepared.name}-{digest(config)}", config)
     except BaseException:
         if launched():
@@ -216,9 +237,10 @@ def prepare(
         if experiment.named_alone:
             # Our own models are only sized up.
             with torch.random.fork_rng(), torch.device("meta"):
-                task.model()
+                model = task.model()
         else:
             check_task(task, experiment.device)
+            model = initial_model(task, 0, experiment.device)
         config = experiment.as_config(task, options.notes)
     except (ValueError, TypeError, OSError) as error:
         raise LabError(str(error)) from error
@@ -232,6 +254,9 @@ def prepare(
             )
         if "labels" in method.needs:
             labels_of(task)
+    completed = experiment.completed(task)
+    _check_shared(completed, Ranks.current().size)
+    check_methods(completed, task, model)
     for note in options.notes:
         console.print(note, markup=False, highlight=False, soft_wrap=True)
     return task, config

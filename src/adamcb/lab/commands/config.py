@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from adamcb import _checks
-from adamcb.lab.commands.running import folder_to_write
+from adamcb.lab.commands.running import folder_to_write, place
 from adamcb.lab.errors import LabError
 from adamcb.lab.experiment import OPTIONS, Experiment, option_of
 
@@ -58,7 +58,7 @@ def _value(path: Path, name: str, value: Any) -> Any:
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise LabError(f"`{name}` in {path} must be a list of names, got {value!r}.")
         return value
-    kind = {"out": folder_to_write, "data-dir": str, "jobs": int}.get(name) or OPTIONS[_FIELDS[name]].kind
+    kind = {"out": folder_to_write, "data-dir": place, "jobs": int}.get(name) or OPTIONS[_FIELDS[name]].kind
     words, kinds = {int: ("a whole number", int), float: ("a number", (int, float))}.get(kind, ("text", str))
     if not isinstance(value, kinds) or isinstance(value, bool):
         raise LabError(f"`{name}` in {path} must be {words}, got {value!r}.")
@@ -66,6 +66,8 @@ def _value(path: Path, name: str, value: Any) -> Any:
         return kind(value)
     except argparse.ArgumentTypeError as error:
         raise LabError(f"`{name}` in {path} {error}") from error
+    except OverflowError as error:
+        raise LabError(f"`{name}` in {path} must be a finite number, got {_checks.shown(name, value)}.") from error
 
 
 def config_text(experiment: Experiment, *, data_dir: str | None = None, logs: Sequence[str] = ()) -> str | None:

@@ -29,6 +29,7 @@ from adamcb.lab.commands.regret_runs import (
 )
 from adamcb.lab.commands.running import add_running, check_running
 from adamcb.lab.errors import LabError, writing_to
+from adamcb.lab.experiment import MOST_SEEDS
 from adamcb.lab.methods import check_renamed
 from adamcb.lab.results import read_csv, read_json, write_csv, write_json
 from adamcb.lab.tasks.datasets import DATASET_NAMES, load_dataset
@@ -37,6 +38,14 @@ from adamcb.theory import LogisticProblem, Minimum
 AGAINST = ("T", "K", "n")
 # Images wider than this are averaged over 2×2 pixels: a quarter of the parameters, and of the time.
 _WIDEST = 16
+# The least and the most of each count. `theory` measures horizons of up to 10⁹ steps.
+_RANGES = {
+    "seeds": (1, MOST_SEEDS),
+    "steps": (2, 10**9),
+    "halvings": (1, 40),
+    "batch_size": (1, 10**15),
+    "samples": (0, 10**15),
+}
 
 
 @dataclass(frozen=True)
@@ -71,12 +80,12 @@ class Design:
         for name in self.methods:
             check_renamed(name, RENAMED)
             _checks.one_of("method", name, METHODS)
-        for name, low in (("seeds", 1), ("steps", 2), ("halvings", 1), ("batch_size", 1), ("samples", 0)):
-            _checks.integer(name, getattr(self, name), low=low)
+        for name, (low, high) in _RANGES.items():
+            _checks.integer(name, getattr(self, name), low=low, high=high)
         if self.steps >> self.halvings < 2:
             raise ValueError(f"`steps` must be at least {2 << self.halvings}, got steps={self.steps}.")
         for size in self.batch_sizes:
-            _checks.integer("batch_sizes", size, low=1)
+            _checks.count("batch_sizes", size)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -94,15 +103,33 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--steps", type=int, default=1000, metavar="T", help="largest T; K and n are swept at half (default: 1000)")
     add("--halvings", type=int, default=3, metavar="N", help="how often T and n are halved (default: 3)")
     add("--batch-size", type=int, default=32, metavar="K", help="for the sweeps of T and n (default: 32)")
-    add("--batch-sizes", default="8,32,128,512", metavar="K,K,…", help="for the sweep of K (default: 8,32,128,512)")
+    sizes = "8,32,128,512"
+    add("--batch-sizes", type=_sizes, default=sizes, metavar="K,K,…", help=f"for the sweep of K (default: {sizes})")
     add("--samples", type=int, default=0, metavar="N", help="use so many training images (default: all)")
-    add("--exploration", default="lemma", metavar="GAMMA", help="a number, or lemma: Lemma 2's (default: lemma)")
+    gamma = {"type": _gamma, "default": "lemma", "metavar": "GAMMA"}
+    add("--exploration", **gamma, help="a number, or lemma: Lemma 2's (default: lemma)")
     add("--lr", type=float, default=0.03, help="α of α/√t (default: 0.03)")
     add("--beta1-decay", type=float, default=0.99, metavar="LAMBDA", help="λ of β₁λᵗ⁻¹ (default: 0.99)")
     add("--penalty", type=float, default=1e-3, metavar="MU", help="of the L2 term (default: 0.001)")
     add("--every", type=int, default=4, metavar="N", help="evaluate the full loss at one step in N (default: 4)")
     add_running(parser, "--out", help="result folder (default: adamcb-runs/regret-DATASET)")
     add_running(parser, "--data-dir")
+
+
+def _gamma(text: str) -> float | None:
+    """Return γ; None: Lemma 2's."""
+    try:
+        return None if text == "lemma" else float(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"must be a number or lemma, got {text!r}.") from error
+
+
+def _sizes(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(size) for size in text.split(","))
+    except ValueError as error:
+        rule = "must be whole numbers with commas between them"
+        raise argparse.ArgumentTypeError(f"{rule}, got {text!r}.") from error
 
 
 def run_regret(options: argparse.Namespace, parser: argparse.ArgumentParser, errors: Console, output: Console) -> int:
@@ -128,7 +155,6 @@ def run_regret(options: argparse.Namespace, parser: argparse.ArgumentParser, err
 
 
 def _design(options: argparse.Namespace) -> Design:
-    exploration = None if options.exploration == "lemma" else float(options.exploration)
     return Design(
         dataset=options.dataset,
         against=tuple(dict.fromkeys(options.against or AGAINST)),
@@ -137,9 +163,9 @@ def _design(options: argparse.Namespace) -> Design:
         steps=options.steps,
         halvings=options.halvings,
         batch_size=options.batch_size,
-        batch_sizes=tuple(int(size) for size in options.batch_sizes.split(",")),
+        batch_sizes=options.batch_sizes,
         samples=options.samples,
-        settings=Settings(exploration, options.lr, options.beta1_decay, options.penalty, options.every),
+        settings=Settings(options.exploration, options.lr, options.beta1_decay, options.penalty, options.every),
     )
 
 
@@ -203,9 +229,13 @@ def _run(design: Design, full: LogisticProblem, rows: list[dict[str, Any]], path
     todo = [run for run in plan(design, full.num_samples) if not set(run.keys()) <= done]
     with errors.status("") as status:
         for number, run in enumerate(todo):
-            status.update(f"{number} of {len(todo)} runs done; now {run.method}, {run.sweep} sweep, seed {run.seed}")
-            if run.num_samples not in problems:
-                problem = full if run.num_samples == full.num_samples else full.subset(run.num_samples)
-                problems[run.num_samples] = (problem, problem.minimize())
-            rows += measure(run, *problems[run.num_samples], design.settings)
+            named = f"{run.method}, {run.sweep} sweep, seed {run.seed}"
+            status.update(f"{number} of {len(todo)} runs done; now {named}")
+            try:
+                if run.num_samples not in problems:
+                    problem = full if run.num_samples == full.num_samples else full.subset(run.num_samples)
+                    problems[run.num_samples] = (problem, problem.minimize())
+                rows += measure(run, *problems[run.num_samples], design.settings)
+            except (ValueError, ArithmeticError, RuntimeError) as error:  # too large for the bounds, or no minimum
+                raise LabError(f"{named}: {error}") from error
             write_csv(path, COLUMNS, rows)

@@ -26,6 +26,8 @@ BETAS = (0.9, 0.999)
 EPS = 1e-8
 # Where parameters are sure to stay: ‖θ‖ is around 10 at the minimizer.
 RADIUS = 1000.0
+# Of what `theory` divides by.
+_LEAST = 1e-100
 BOUNDS = ("lemma1", "bound", "bound_known", "bound_printed")
 COLUMNS = ("sweep", "method", "seed", "num_samples", "batch_size", "exploration", *REGRET_FIELDS, *BOUNDS)
 
@@ -42,11 +44,11 @@ class Settings:
 
     def __post_init__(self) -> None:
         if self.exploration is not None:
-            _checks.real("exploration", self.exploration, low=0.0, high=1.0, low_open=True)
-        _checks.real("lr", self.lr, low=0.0, low_open=True)
+            _checks.magnitude("exploration", self.exploration, low=_LEAST, high=1.0)
+        _checks.magnitude("lr", self.lr, low=_LEAST)
         _checks.real("beta1_decay", self.beta1_decay, low=0.0, high=1.0, low_open=True, high_open=True)
-        _checks.real("penalty", self.penalty, low=0.0, low_open=True)
-        _checks.integer("every", self.every, low=1)
+        _checks.magnitude("penalty", self.penalty, low=_LEAST)
+        _checks.count("every", self.every)
 
 
 @dataclass(frozen=True)

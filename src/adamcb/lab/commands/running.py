@@ -7,18 +7,23 @@ import os
 from pathlib import Path
 from typing import Any
 
+from adamcb.lab.paths import fault_of
+
 # What file systems take, in bytes: for a path, and for each name in it.
 _LONGEST_PATH, _LONGEST_NAME = 4095, 255
 
 
+def place(text: str) -> str:
+    """Return a path as it is, unless it can be none; for `type=` of an option."""
+    fault = fault_of(text)
+    if fault is not None:
+        raise argparse.ArgumentTypeError(fault)
+    return text
+
+
 def place_to_write(text: str) -> Path:
     """Return the path of a folder or file to write; for `type=` of an option."""
-    if not text:
-        raise argparse.ArgumentTypeError("must name a place, got an empty path.")
-    try:
-        text.encode()
-    except UnicodeEncodeError as error:
-        raise argparse.ArgumentTypeError(f"must be a path of Unicode characters, got {text!r}.") from error
+    place(text)
     longest_name = max(len(os.fsencode(name)) for name in text.split(os.sep))
     if longest_name > _LONGEST_NAME or len(os.fsencode(text)) > _LONGEST_PATH:
         rule = f"be a path of at most {_LONGEST_PATH} bytes, and its names of at most {_LONGEST_NAME}"
@@ -28,24 +33,28 @@ def place_to_write(text: str) -> Path:
 
 def folder_to_write(text: str) -> Path:
     """Return the path of a folder to write; it need not be there yet."""
-    place = place_to_write(text)
-    if os.path.lexists(place) and not os.path.isdir(place):
+    folder = place_to_write(text)
+    if os.path.lexists(folder) and not os.path.isdir(folder):
         raise argparse.ArgumentTypeError(f"must be a folder, got {text!r}, which is none.")
-    return place
+    return folder
 
 
 def file_to_write(text: str) -> Path:
     """Return the path of a file to write; it need not be there yet."""
-    place = place_to_write(text)
-    if os.path.isdir(place):
+    file = place_to_write(text)
+    if os.path.isdir(file):
         raise argparse.ArgumentTypeError(f"must be a file, got {text!r}, which is a folder.")
-    return place
+    return file
 
 
 _OPTIONS: dict[str, dict[str, Any]] = {
     "--jobs": {"type": int, "metavar": "N", "help": "processes, of one thread each (default: one a core)"},
     "--out": {"type": folder_to_write, "metavar": "DIR"},
-    "--data-dir": {"metavar": "DIR", "help": "where to look for data files first; then in $ADAMCB_DATA and the cache"},
+    "--data-dir": {
+        "type": place,
+        "metavar": "DIR",
+        "help": "where to look for data files first; then in $ADAMCB_DATA and the cache",
+    },
     # For tests: how long to train between checkpoints.
     "--checkpoint-seconds": {"type": float, "default": 10.0, "help": argparse.SUPPRESS},
 }

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from adamcb import _checks
+from adamcb.lab.tasks.task import check_scores
 from adamcb.selection import Selection
-from adamcb.training import SCORES
 
 # What a selection can be called with beside its sizes.
 NEEDS = ("exploration", "total_steps", "scorer", "labels", "losses")
@@ -78,12 +78,9 @@ class Method:
             _checks.real("exploration", self.exploration, low=0.0, high=1.0)
         if self.min_batch_size is not None:
             _checks.count("min_batch_size", self.min_batch_size)
-        if self.scores is not None and not isinstance(self.scores, str):
-            _checks.function("scores", self.scores)
         if not isinstance(self.needs, (tuple, list)):
             raise _checks.wrong_type("needs", "be a tuple of words", self.needs)
-        if isinstance(self.scores, str):
-            _checks.one_of("scores", self.scores, SCORES)
+        check_scores(self.scores)
         for need in self.needs:
             _checks.one_of("needs", need, NEEDS)
 

@@ -89,13 +89,15 @@ def label_of(method: Method, optimizer: str | None) -> str:
     return method.label.replace("Adam", LABELS[optimizer])
 
 
-def get_method(reference: str | Method) -> Method:
+def get_method(reference: str | Method, argument: str = "method") -> Method:
     """Return a method by name, or from a file as "FILE.py:NAME"; a method itself is returned as it is.
+
+    Errors name the `argument` that the reference was.
 
     Raises:
         ValueError: The name is unknown, or the file has no such name.
         FileNotFoundError: There is no such file.
-        TypeError: What the file holds under that name is not a `Method`.
+        TypeError: The reference is no name, or what the file holds under that name is not a `Method`.
 
     Example:
         >>> get_method("adamcb-paper").label
@@ -103,14 +105,16 @@ def get_method(reference: str | Method) -> Method:
     """
     if isinstance(reference, Method):
         return reference
+    if not isinstance(reference, str):
+        raise _checks.wrong_type(argument, "be a name or a Method", reference)
     if ":" not in reference:
         known = {**METHODS, **RIVALS, **SPECIAL}
         check_renamed(reference, RENAMED)
-        _checks.one_of("method", reference, (*known, "FILE.py:NAME"))
+        _checks.one_of(argument, reference, (*known, "FILE.py:NAME"))
         return known[reference]
-    method = load_object(reference, "method")
+    method = load_object(reference, argument)
     if not isinstance(method, Method):
-        raise TypeError(f"`method` must name a Method, got method={reference!r}, a {type(method).__name__}.")
+        raise TypeError(f"`{argument}` must name a Method, got {argument}={reference!r}, a {type(method).__name__}.")
     return method
 
 

@@ -12,7 +12,7 @@ from adamcb.lab.results.files import (
     write_json,
     write_text,
 )
-from adamcb.lab.results.folder import RUNS, Gathered, ResultFolder, run_folder
+from adamcb.lab.results.folder import RUNS, Gathered, ResultFolder, copy_results, run_folder
 
 __all__ = [
     "RUNS",
@@ -22,6 +22,7 @@ __all__ = [
     "Row",
     "append_csv",
     "check_csv",
+    "copy_results",
     "measures_of",
     "read_arrays",
     "read_csv",

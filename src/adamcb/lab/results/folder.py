@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
+import tempfile
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -52,12 +54,12 @@ class ResultFolder:
     def __init__(self, path: Path, config: dict[str, Any]) -> None:
         self.path, self.config = path, config
         with writing_to(path):
-            self._refuse_others()
+            refuse_others(path, config)
             (path / RUNS).mkdir(parents=True, exist_ok=True)
             with contextlib.ExitStack() as on_error:
                 self._lock = on_error.enter_context((path / RUNS / "lock").open("w"))
                 self._take_lock()
-                self._refuse_others()  # again, now that nobody else can write
+                refuse_others(path, config)  # again, now that nobody else can write
                 self._sweep()
                 write_json(path / "config.json", config)
                 on_error.pop_all()
@@ -69,22 +71,6 @@ class ResultFolder:
                 fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 raise LabError(f"Another adamcb is writing to {self.path}; give another --out.") from error
-
-    def _refuse_others(self) -> None:
-        known = self.path / "config.json"
-        if not known.is_file():
-            foreign = [name for name in OUTPUTS if (self.path / name).exists()]
-            if foreign:
-                raise LabError(f"{self.path} holds {foreign[0]}, but is no result folder; give another --out.")
-            return
-        before = read_json(known)
-        for name in COMPARED:
-            if not same_numbers(before.get(name), self.config[name]):
-                was, now = _worded(before.get(name)), _worded(self.config[name])
-                raise LabError(
-                    f"{self.path} holds results of another configuration: {option_of(name)} was {was} and is now "
-                    f"{now}. Give another --out, or the same options."
-                )
 
     def _sweep(self) -> None:
         """Remove what a killed process was writing."""
@@ -117,6 +103,46 @@ class ResultFolder:
                 if done["diverged"]:
                     found.notes.append(f"{self.config['labels'][method]} with seed {seed} diverged: {done['diverged']}")
         return found
+
+
+def refuse_others(path: Path, config: dict[str, Any]) -> None:
+    """Raise LabError if a folder holds results of another configuration, or somebody else's."""
+    known = path / "config.json"
+    if not known.is_file():
+        foreign = [name for name in OUTPUTS if (path / name).exists()]
+        if foreign:
+            raise LabError(f"{path} holds {foreign[0]}, but is no result folder; give another --out.")
+        return
+    before = read_json(known)
+    for name in COMPARED:
+        if not same_numbers(before.get(name), config[name]):
+            was, now = _worded(before.get(name)), _worded(config[name])
+            raise LabError(
+                f"{path} holds results of another configuration: {option_of(name)} was {was} and is now "
+                f"{now}. Give another --out, or the same options."
+            )
+
+
+def copy_results(folder: Path, config: dict[str, Any], place: Path) -> None:
+    """Copy a result folder to one that is new, empty or holds the same comparison; no file is ever half-written.
+
+    Raises:
+        LabError: `place` holds something else.
+    """
+    if place.exists() and not (place.is_dir() and (not any(place.iterdir()) or (place / "config.json").is_file())):
+        raise LabError(f"`out` must be a new or empty folder, or one of this comparison, got {place}.")
+    refuse_others(place, config)
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".adamcb-copy-", dir=place.parent) as beside:
+        copied = Path(beside) / "copied"
+        shutil.copytree(folder, copied, ignore=shutil.ignore_patterns("lock", f"{DRAFT}*"))
+        if not place.exists():
+            copied.rename(place)
+            return
+        for file in sorted(file for file in copied.rglob("*") if file.is_file()):
+            target = place / file.relative_to(copied)
+            target.parent.mkdir(parents=True, exist_ok=True)
+            file.replace(target)
 
 
 def run_folder(folder: Path, method: str, seed: int) -> Path:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 from torch.utils.data import Subset
 
 from adamcb import AdamCB, AdaptiveLoader, CombinatorialBandit, SelectedBatch, Selection
@@ -20,7 +21,9 @@ from adamcb.lab.methods import BUILDERS, Method
 from adamcb.lab.methods.rivals import Scorer
 from adamcb.lab.seeds import SELECTION
 from adamcb.lab.tasks.task import Task, fetch, initial_model, to_device
-from adamcb.training import Observer, Ranks
+from adamcb.training import Observer, Ranks, generator_states, set_generator_states
+
+_Kind = TypeVar("_Kind")
 
 
 def among_ranks(model: nn.Module, ranks: Ranks) -> nn.Module:
@@ -39,7 +42,8 @@ def build_selection(
         needed = {name: _NEEDED[name](experiment, task, model) for name in method.needs if name != "exploration"}
         if exploration is not None and method.takes_exploration:
             needed["exploration"] = exploration
-        return method.selection(num_samples, experiment.batch_size, generator=generator, **needed)
+        made = method.selection(num_samples, experiment.batch_size, generator=generator, **needed)
+        return _checked("selection", method, made, Selection)
     if exploration is None:
         return None
     assert experiment.batch_size is not None
@@ -70,6 +74,8 @@ def _losses_of(task: Task, model: nn.Module, device: str) -> Callable[[np.ndarra
     return losses
 
 
+# What the functions of a method must return.
+_WORDS = {"selection": "an adamcb.Selection", "optimizer": "a torch.optim.Optimizer, or several"}
 # How to make what a selection may need, beside γ.
 _NEEDED: dict[str, Callable[[Experiment, Task, nn.Module], Any]] = {
     "total_steps": lambda experiment, task, model: experiment.total_steps(len(task.train)),
@@ -107,7 +113,18 @@ def build_optimizer(experiment: Experiment, method: Method, task: Task, model: n
     lr = next(value for value in (experiment.lr, method.lr, task.lr) if value is not None)
     parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
     more = {"weight_decay": experiment.weight_decay} if experiment.weight_decay else {}
-    return build(parameters, lr=lr, **more)
+    made = build(parameters, lr=lr, **more)
+    for each in made if isinstance(made, (tuple, list)) else (made,):
+        _checked("optimizer", method, each, Optimizer)
+    return made
+
+
+def _checked(role: str, method: Method, made: Any, kind: type[_Kind]) -> _Kind:
+    """Return what a method's function made, or raise: `AdamCB` would train with its own instead of None."""
+    if not isinstance(made, kind):
+        rule = f"`{role}` of the method {method.name!r} must return {_WORDS[role]}"
+        raise LabError(f"{rule}, got a {type(made).__name__}.")
+    return made
 
 
 def build_trainer(
@@ -130,6 +147,25 @@ def build_trainer(
         options["min_batch_size"] = _min_batch_size(experiment, method)
     optimizer = build_optimizer(experiment, method, task, model)
     return AdamCB(model, task.train, experiment.batch_size, selection=selection, optimizer=optimizer, **options)
+
+
+def check_methods(experiment: Experiment, task: Task, model: nn.Module) -> None:
+    """Build the trainer of every method on a model that is thrown away. The experiment must be complete.
+
+    Raises:
+        LabError: An option does not go with a method; the message names both.
+    """
+    device = torch.device(experiment.device)
+    states = generator_states(device)
+    try:
+        for method in experiment.resolve_methods():
+            try:
+                build_trainer(experiment, method, task, model, 0).close()
+            except (ValueError, TypeError, NotImplementedError) as error:
+                message = " ".join(str(error).split())
+                raise LabError(f"The method {method.name!r} cannot be trained with these options: {message}") from error
+    finally:
+        set_generator_states(device, states)
 
 
 def learning_rates(trainer: AdamCB) -> list[float]:

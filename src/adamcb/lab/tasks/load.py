@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from adamcb import _checks
+from adamcb.lab.paths import checked_path
 from adamcb.lab.references import load_object
 from adamcb.lab.tasks.datasets import load_dataset
 from adamcb.lab.tasks.heavy_tails import heavy_tails
@@ -51,6 +52,9 @@ def load_task(reference: str, data_dir: str | None = None) -> Task:
         >>> replace(task, epochs=2).batch_size
         512
     """
+    _checks.instance("task", reference, str, "a name, or FILE.py:NAME")
+    if data_dir is not None:
+        data_dir = checked_path("data_dir", data_dir)
     if ":" not in reference:
         _checks.one_of("task", reference, (*TASKS, "FILE.py:NAME"))
         return TASKS[reference](data_dir)

@@ -46,6 +46,12 @@ class Metric:
 
     def __call__(self, outputs: Tensor, targets: Tensor) -> float:
         """Return the metric as a float."""
+        for name, rows in (("outputs", outputs), ("targets", targets)):
+            _checks.instance(name, rows, Tensor, "a tensor")
+            if rows.is_nested or rows.is_meta or rows.layout != torch.strided or rows.dim() == 0:
+                raise ValueError(
+                    f"`{name}` must be a dense tensor with a row a sample, got {_checks.shown(name, rows)}."
+                )
         return float(self.function(outputs, targets))
 
 

@@ -18,6 +18,7 @@ from adamcb.lab.seeds import INITIAL_MODEL
 from adamcb.lab.tasks import metrics as known_metrics
 from adamcb.lab.tasks.metrics import Metric, as_metric, column_of
 from adamcb.lab.tasks.schedules import SCHEDULES
+from adamcb.training import SCORES
 
 OPTIMIZERS = ("adam", "adamw", "sgd", "muon", "adamx")
 # How many samples are looked at before training begins.
@@ -92,6 +93,7 @@ class Task:
             object.__setattr__(self, counted, _checks.count(counted, getattr(self, counted)))
         object.__setattr__(self, "lr", _checks.real("lr", self.lr, low=0.0, low_open=True))
         object.__setattr__(self, "weight_decay", _checks.real("weight_decay", self.weight_decay, low=0.0))
+        check_scores(self.scores)
         _checks.one_of("schedule", self.schedule, SCHEDULES)
         _checks.one_of("optimizer", self.optimizer, OPTIMIZERS)
 
@@ -149,6 +151,15 @@ def _check_metric_name(name: Any, columns: set[str]) -> None:
         rule = "have names other than 'loss', of which no two are the same but for marks and capitals"
         raise ValueError(f"`metrics` of a task must {rule}, got {name!r}.")
     columns.add(column)
+
+
+def check_scores(value: Any) -> None:
+    """Raise unless `value` is what a selection can learn from, or None."""
+    if isinstance(value, str):
+        _checks.one_of("scores", value, SCORES)
+    elif value is not None and not callable(value):
+        words = ", ".join(map(repr, SCORES))
+        raise _checks.wrong_type("scores", f"be one of {words}, or a function of the losses", value)
 
 
 def check_dataset(name: str, dataset: Any) -> None:
