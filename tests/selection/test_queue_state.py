@@ -124,7 +124,7 @@ def test_a_state_whose_numbers_cannot_be_of_one_axis_is_refused_and_nothing_chan
 
 
 def test_the_sum_of_weights_stays_theirs_while_all_of_them_shrink():
-    """Rounding errors are as large as the sum once was: after a thousandfold fall they would show."""
+    """Rounding errors are as large as the sum once was: after a millionfold fall they would show."""
     n, k = 2000, 32
     bandit, source = bandit_of(n, k), np.random.default_rng(0)
     scores = source.gamma(0.05, size=n) + 1e-9
@@ -132,10 +132,12 @@ def test_the_sum_of_weights_stays_theirs_while_all_of_them_shrink():
     def noisy(indices):
         return scores[indices] * np.exp(2.0 * source.normal(size=len(indices))) * 10.0 ** source.integers(5)
 
-    for _ in range(20):
+    for _ in range(20):  # learning may rest on the way, and begin anew: where, depends on the last digits
         train(bandit, noisy, 500)
-    total = bandit.weights.sum()
-    assert total < 1e-3 * n
+        total = bandit.weights.sum()
+        if total < 1e-6 * n:
+            break
+    assert total < 1e-6 * n
     assert bandit._axis.sums[2] == pytest.approx(total, rel=1e-11)
 
 
