@@ -135,7 +135,7 @@ def test_a_reentrant_checkpoint_may_run_what_is_not_known():
 
 def _scripted(code: Callable[[Tensor], None]) -> Callable[[Tensor], Tensor]:
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.filterwarnings("ignore", "`torch.jit.script` is deprecated")
         script: Any = torch.jit.script(code)
 
     def function(h: Tensor) -> Tensor:
