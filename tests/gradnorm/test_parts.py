@@ -85,10 +85,10 @@ def test_totals_are_the_sum_of_the_gradients(name):
     torch.testing.assert_close(norms, part.dense().flatten(1).square().sum(1), rtol=1e-12, atol=0.0)
 
 
-@pytest.mark.parametrize("numbers_at_once", [1, 150])
+@pytest.mark.parametrize(("constant", "numbers_at_once"), [("PIECE", 1), ("PIECE", 150), ("CHUNK", 1), ("CHUNK", 100)])
 @pytest.mark.parametrize("name", [name for name in PARTS if name.startswith("patches")])
-def test_patches_may_be_copied_in_pieces(name, numbers_at_once, monkeypatch):
-    monkeypatch.setattr(_patches, "PIECE", numbers_at_once)
+def test_patches_are_formed_in_pieces_and_as_products(name, constant, numbers_at_once, monkeypatch):
+    monkeypatch.setattr(_patches, constant, numbers_at_once)
     total, norms = PARTS[name].formed()
     torch.testing.assert_close(total, PARTS[name].dense().sum(0), rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(norms, PARTS[name].dense().flatten(1).square().sum(1), rtol=1e-12, atol=0.0)
