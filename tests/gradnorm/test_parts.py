@@ -85,10 +85,13 @@ def test_totals_are_the_sum_of_the_gradients(name):
     torch.testing.assert_close(norms, part.dense().flatten(1).square().sum(1), rtol=1e-12, atol=0.0)
 
 
-@pytest.mark.parametrize(("constant", "numbers_at_once"), [("PIECE", 1), ("PIECE", 150), ("CHUNK", 1), ("CHUNK", 100)])
+@pytest.mark.parametrize("large_layer", [0, 1 << 18])
+@pytest.mark.parametrize("numbers_at_once", [1, 150])
 @pytest.mark.parametrize("name", [name for name in PARTS if name.startswith("patches")])
-def test_patches_are_formed_in_pieces_and_as_products(name, constant, numbers_at_once, monkeypatch):
-    monkeypatch.setattr(_patches, constant, numbers_at_once)
+def test_patches_are_formed_in_pieces_by_both_ways(name, numbers_at_once, large_layer, monkeypatch):
+    for constant in ("PIECE", "IMAGES"):
+        monkeypatch.setattr(_patches, constant, numbers_at_once)
+    monkeypatch.setattr(_patches, "LARGE_LAYER", large_layer)
     total, norms = PARTS[name].formed()
     torch.testing.assert_close(total, PARTS[name].dense().sum(0), rtol=1e-12, atol=1e-14)
     torch.testing.assert_close(norms, PARTS[name].dense().flatten(1).square().sum(1), rtol=1e-12, atol=0.0)

@@ -18,10 +18,11 @@ from adamcb.gradnorm._parts import CHUNK, Direction, accurate, add_up, where_los
 # copied, and for each number of a gradient, over which two more passes go; with several groups, where it is a
 # convolution, for the latter alone. And what it costs to add up shifted Gram matrices.
 _PATCH_COST, _FORMED_COST, _GROUPED_COST, _SHIFT_COST = 36, 28, 100, 40
-# Images are rearranged in pieces of as many numbers, so that their copies need little memory.
-PIECE = 1 << 20
-# With fewer positions than this, forming a gradient of more than CHUNK numbers is faster as a matrix product.
-FEW_POSITIONS = 128
+# Patches, and images that are put into groups, are copied in pieces of as many numbers.
+PIECE, IMAGES = 1 << 16, 1 << 20
+# One convolution in groups is faster than products, if a layer is larger than this and a gradient is not large beside
+# few positions. Below, it would need more memory than a small network has.
+LARGE_LAYER, FEW_POSITIONS = 1 << 18, 128
 
 
 @dataclass(frozen=True)
@@ -87,15 +88,18 @@ class Patches:
 
         The former is left undefined if it is not wanted.
         """
-        size, samples, positions = math.prod(self.shape), len(self.inputs), math.prod(self.grads.shape[3:])
+        samples, size = len(self.inputs), math.prod(self.shape)
+        images, results = self.inputs[:1].numel(), self.grads[:1].numel()
+        products = size > CHUNK and math.prod(self.grads.shape[3:]) < FEW_POSITIONS
+        products |= samples * (images + results) <= LARGE_LAYER
+        if products and samples and self.window.groups == 1 == self.inputs.shape[1]:
+            inputs, grads = self.inputs.squeeze(1), self.grads.squeeze(1)
+            return _formed_products(inputs, grads, self.shape, self.window, summed=summed)
         total, norms = self.grads.new_zeros(size), self.grads.new_empty(samples)
-        form = _formed
-        step = max(1, min(CHUNK // size, PIECE // max(1, self.inputs[:1].numel() + self.grads[:1].numel())))
-        if size > CHUNK and positions < FEW_POSITIONS and self.window.groups == 1 == self.inputs.shape[1]:
-            form, step = _formed_product, 1
+        step = max(1, min(CHUNK // size, IMAGES // max(1, images + results)))
         for start in range(0, samples, step):
             piece = slice(start, start + step)
-            formed = form(self.inputs[piece], self.grads[piece], self.shape, self.window)
+            formed = _formed(self.inputs[piece], self.grads[piece], self.shape, self.window)
             add_up(formed, total if summed else None, norms[piece], first=start == 0)
         return total.view(self.shape), norms
 
@@ -149,23 +153,52 @@ def _formed(inputs: Tensor, grads: Tensor, shape: Sequence[int], window: Window)
     return _weight_gradient(images, kernels, stacked, window, samples * window.groups).view(samples, -1)
 
 
-def _formed_product(inputs: Tensor, grads: Tensor, shape: Sequence[int], window: Window) -> Tensor:
-    """Return one sample's weight gradient, flat, as the product of the gradient and the patches.
+def _formed_products(
+    inputs: Tensor, grads: Tensor, shape: Sequence[int], window: Window, *, summed: bool
+) -> tuple[Tensor, Tensor]:
+    """Return the batch gradient and float[K] of a convolution in one group: products of gradients and patches.
 
-    It is the faster way if that gradient is large.
+    Patches are copied a few samples at a time, and stay in the cache. What lies side by side in memory is a row of the
+    image if channels come first, a row of the kernel with all its channels if they come last: the longer one wins.
     """
-    patches = _windows(inputs.squeeze((0, 1)), grads.shape[3:], window).reshape(math.prod(shape[1:]), -1)
-    return torch.mm(grads.reshape(shape[0], -1), patches.T).view(1, -1)
+    alone = math.prod(window.kernel) == math.prod(window.stride) == 1
+    first = alone or (window.stride[-1] == 1 and shape[1] * window.kernel[-1] < grads.shape[-1])
+    samples, rows, columns = len(inputs), shape[0], math.prod(shape[1:])
+    sizes, positions = grads.shape[2:], math.prod(grads.shape[2:])
+    step = min(samples, max(1, PIECE // max(1, columns * max(positions, rows))))
+    patches, formed = inputs.new_empty(step, columns * positions), inputs.new_empty(step, rows, columns)
+    flat = patches.view(step, columns, positions).transpose(1, 2) if first else patches.view(step, positions, columns)
+    total, norms, ones = inputs.new_empty(1, rows * columns), inputs.new_empty(samples), inputs.new_ones(1, step)
+    left = grads.reshape(samples, rows, positions)
+    for start in range(0, samples, step):
+        count = min(step, samples - start)
+        windows = _windows_of(inputs[start : start + count], sizes, window, channels_first=first)
+        patches[:count].view(windows.shape).copy_(windows)
+        torch.bmm(left[start : start + count], flat[:count], out=formed[:count])
+        gradients = formed[:count].view(count, -1)
+        torch.linalg.vector_norm(gradients, dim=1, out=norms[start : start + count])
+        if summed:
+            total.addmm_(ones[:, :count], gradients, beta=1 if start else 0)
+    ordered = total.view(shape) if first else total.view(rows, *shape[2:], shape[1]).movedim(-1, 1).contiguous()
+    return ordered, norms.square_()
 
 
-def _windows(image: Tensor, sizes: Sequence[int], window: Window) -> Tensor:
-    """Return a view of what the kernel sees: [C, *kernel, *sizes]."""
+def _windows_of(inputs: Tensor, sizes: Sequence[int], window: Window, *, channels_first: bool) -> Tensor:
+    """Return a view of what the kernel sees: [n, C, *kernel, *sizes] or [n, *sizes, *kernel, C]."""
     edges = [side for padding in reversed(window.padding) for side in (padding, padding)]
-    padded = F.pad(image, edges) if any(edges) else image
-    channel, *steps = padded.stride()
+    if channels_first:
+        images = F.pad(inputs, edges) if any(edges) else inputs.contiguous()
+        batch, channel, *steps = images.stride()
+    else:
+        images = F.pad(inputs.movedim(1, -1), [0, 0, *edges]).contiguous()
+        batch, *steps, channel = images.stride()
     moves = [step * stride for step, stride in zip(steps, window.stride, strict=True)]
     spans = [step * dilation for step, dilation in zip(steps, window.dilation, strict=True)]
-    return padded.as_strided((len(image), *window.kernel, *sizes), (channel, *spans, *moves), padded.storage_offset())
+    if channels_first:
+        return images.as_strided(
+            (len(inputs), inputs.shape[1], *window.kernel, *sizes), (batch, channel, *spans, *moves)
+        )
+    return images.as_strided((len(inputs), *sizes, *window.kernel, inputs.shape[1]), (batch, *moves, *spans, channel))
 
 
 def _formed_depthwise(inputs: Tensor, grads: Tensor, window: Window) -> Tensor:
