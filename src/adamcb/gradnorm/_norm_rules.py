@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -78,8 +77,7 @@ def instance_norm(
     """Σₜ gₜ x̂ₜ and Σₜ gₜ, by channel."""
     if use_input_stats:
         return _affine(call, input, weight, bias, lambda x: F.instance_norm(x, eps=eps), None)
-    mean, var = running_mean, running_var
-    return _affine(call, input, weight, bias, lambda x: F.batch_norm(x, mean, var, eps=eps), None)
+    return batch_norm(call, input, running_mean, running_var, weight, bias, eps=eps)
 
 
 def batch_norm(
@@ -94,27 +92,10 @@ def batch_norm(
     eps: float = 1e-5,
 ) -> list[Use] | None:
     """Σₜ gₜ x̂ₜ and Σₜ gₜ, by channel; x̂ from the batch in training, from the running averages in evaluation."""
-    batch = call.batch(input)
-    if batch is None or batch.dim != 0:
-        return None
-    x = input.detach()
-
-    def sums(product: Tensor) -> Tensor:
-        parts = split(product, call.out)
-        return parts.sum([dim for dim in range(1, parts.dim()) if dim != 2])
-
-    def scale(grad: Tensor) -> Dense:
-        # Σ g·(x − mean)/√var without a second pass of the layer: the mean goes in behind the sums.
-        wide, grad = accurate(x), accurate(grad)
-        if training or running_mean is None or running_var is None:
-            dims = [dim for dim in range(wide.dim()) if dim != 1]
-            var, mean = torch.var_mean(wide, dims, correction=0)
-        else:
-            mean, var = accurate(running_mean), accurate(running_var)
-        return Dense((sums(grad * wide) - mean * sums(grad)) * (var + eps).rsqrt())
-
-    uses = [] if weight is None else [Use(weight, scale)]
-    return uses if bias is None else [*uses, Use(bias, lambda grad: Dense(sums(accurate(grad))))]
+    if training or running_mean is None or running_var is None:
+        return _affine(call, input, weight, bias, lambda x: F.batch_norm(x, None, None, training=True, eps=eps), None)
+    mean, var = running_mean, running_var
+    return _affine(call, input, weight, bias, lambda x: F.batch_norm(x, accurate(mean), accurate(var), eps=eps), None)
 
 
 def ties_samples(call: Call) -> bool:
@@ -140,7 +121,7 @@ def _affine(
 
     uses = []
     if weight is not None:
-        uses.append(Use(weight, lambda grad: reduce(accurate(grad) * normalize(accurate(input.detach())))))
+        uses.append(Use(weight, lambda grad: reduce(normalize(accurate(input.detach())).mul_(accurate(grad)))))
     if bias is not None:
         uses.append(Use(bias, reduce))
     return uses
