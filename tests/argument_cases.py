@@ -226,6 +226,13 @@ CASES: dict[str, Case] = {
         lambda: {"model": model()},
         done=close,
     ),
+    "PerSampleNorms.compare": Case(
+        adamcb.PerSampleNorms.compare,
+        {"losses": lambda value: isinstance(value, torch.Tensor) and value.dim() == 1, "first": integer(1)},
+        lambda: {"losses": torch.ones(K)},
+        subject=lambda: adamcb.PerSampleNorms(model(), mode="last-layer"),
+        state=lambda subject: subject.passes,
+    ),
     "PerSampleNorms.is_done": Case(
         adamcb.PerSampleNorms.is_done,
         {"until": integer(-(10**500)), "first": integer(-(10**500))},

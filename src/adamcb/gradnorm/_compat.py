@@ -55,6 +55,11 @@ def is_custom(node: Any) -> bool:
     return isinstance(node, BackwardCFunction)
 
 
+def is_foreign(node: Any) -> bool:
+    """Tell whether a node is none of torch's own: a custom function, be it in Python or C++."""
+    return is_custom(node) or type(node).__name__ == "CppFunction"
+
+
 def count_results(node: Any) -> int:
     """Return how many results a custom function has; 1 where torch does not tell."""
     return len(getattr(node, "_input_metadata", (None,)))

@@ -109,6 +109,22 @@ class PerSampleNorms:
         first, until = _checks.integer("first", first), _checks.integer("until", until)
         return any(first <= record.index <= until for record in self._done)
 
+    def compare(self, losses: Tensor, *, first: int = 1) -> None:
+        """Let the losses show whose the rows of the last layers are, before they go backward.
+
+        Last-layer norms take the first dimension of the model's results for the batch. Numbers that go backward from
+        some of the losses alone reach the rows of their samples: in the first passes, at new shapes and now and then,
+        as `check` says. Where they tell otherwise, they are right. Exact norms follow the samples and need no losses.
+
+        Args:
+            losses: float[K], one for each sample, in the order of the batch.
+            first: The number of the first forward pass that they were made of. Those that went backward do not count.
+        """
+        _checks.instance("losses", losses, Tensor, "a tensor")
+        if losses.dim() != 1:
+            raise ValueError(f"`losses` must be one per sample, got {_checks.shown('losses', losses)}.")
+        self._watcher.compare(losses, _checks.integer("first", first, low=1))
+
     def take(self, *, until: int | None = None) -> Tensor:
         """Return the norms of the samples that went backward since the last call, in the order of their forward.
 

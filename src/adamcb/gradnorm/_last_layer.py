@@ -20,8 +20,8 @@ from torch.nn import Parameter
 
 from adamcb.gradnorm._call import is_parameter, tensors_in
 from adamcb.gradnorm._compat import ACCUMULATES, age
-from adamcb.gradnorm._owners import VIEWS, Answers, LayerOwners, owners_behind
-from adamcb.gradnorm._parts import accurate
+from adamcb.gradnorm._from_losses import Met
+from adamcb.gradnorm._owners import VIEWS, Answers, LayerOwners, owners_behind, owners_by_shape
 from adamcb.gradnorm._record import SECOND_BACKWARD, Finish, arrive, unavailable
 
 
@@ -33,15 +33,19 @@ class LastPass:
         finish: Called with this record when the first gradient arrives.
         batch_size: The number of samples.
         answers: What was found out about the owners of gradients so far.
+
+    Attributes:
+        met: The last layers.
     """
 
-    __slots__ = ("_answers", "_arrived", "_norms", "batch_size", "error", "finish", "index")
+    __slots__ = ("__weakref__", "_arrived", "_norms", "answers", "batch_size", "error", "finish", "index", "met")
 
     def __init__(self, index: int, finish: Finish, batch_size: int, answers: Answers | None = None) -> None:
         self.index, self.batch_size = index, batch_size
         self.error: str | None = None
         self.finish: Finish | None = finish
-        self._answers: Answers = {} if answers is None else answers
+        self.answers = answers or Answers()
+        self.met: list[Met] = []
         self._arrived: set[int] = set()
         self._norms: Tensor | None = None
 
@@ -49,8 +53,7 @@ class LastPass:
         """Wait for the gradients of the last layers' results, given what the model returned."""
         root = output.grad_fn if type(output) is Tensor else None
         if root is not None and _has_parameter(root):
-            root.register_prehook(partial(self._arrive, 0, frozenset(), None))
-            return
+            return self._wait_for(root, output, frozenset(), None)
         results = [tensor for tensor in tensors_in(output) if tensor.grad_fn is not None]
         layers: dict[Any, Tensor] = {}
         # A model may return its mean loss as well. Nobody goes backward on that and on losses of samples.
@@ -60,45 +63,41 @@ class LastPass:
                 layers.setdefault(layer, result)
         above = _layers_above(list(layers))
         for place, (layer, result) in enumerate(layers.items()):
-            owners = owners_behind(result, layer, self.batch_size, self._answers)
-            layer.register_prehook(partial(self._arrive, place, above[place], owners))
+            owners = owners_behind(result, layer, self.batch_size, self.answers.known)
+            self._wait_for(layer, result, above[place], owners)
 
-    def _arrive(
-        self, place: int, above: frozenset[int], owners: LayerOwners | None, grads: tuple[Tensor | None, ...]
-    ) -> None:
-        grad = grads[0]
+    def _wait_for(self, layer: Any, result: Tensor, above: frozenset[int], owners: LayerOwners | None) -> None:
+        self.met.append(Met(layer, result, above, owners))
+        layer.register_prehook(partial(self._arrive, len(self.met) - 1))
+
+    def _arrive(self, place: int, grads: tuple[Tensor | None, ...]) -> None:
+        grad, met = grads[0], self.met[place]
         if grad is None:
             return
+        arrive(self)
         if place in self._arrived or self.error is not None:
             self.error = self.error or SECOND_BACKWARD
             return
-        arrive(self)
         # If the gradient came through another measured layer, as into a hidden state that is also returned, this is no
         # last layer.
-        inner = not above.isdisjoint(self._arrived)
+        inner = not met.above.isdisjoint(self._arrived)
         self._arrived.add(place)
         if inner:
             return
-        norms = self._norms_of(grad, owners)
+        norms = self._norms_of(grad, met.owners)
         if norms is not None:
             norms = norms.detach() if norms.requires_grad else norms  # create_graph=True
             self._norms = norms if self._norms is None else torch.hypot(self._norms, norms)
 
     def _norms_of(self, grad: Tensor, owners: LayerOwners | None) -> Tensor | None:
-        if owners is not None:
-            norms = owners.norms(grad, self.batch_size)
-            if norms is None:
-                self.error = "samples are mixed between the last layer and the result of the model."
-            return norms
-        if grad.dim() == 2 and grad.size(0) == self.batch_size and grad.dtype is torch.float32:
+        if owners is None and grad.dim() == 2 and grad.size(0) == self.batch_size and grad.dtype is torch.float32:
             return vector_norm(grad, 2, 1)
-        moved = _samples_first(grad, self.batch_size)
-        if moved is None:
+        norms = (owners or owners_by_shape(grad.shape, self.batch_size)).norms(grad, self.batch_size)
+        if norms is None and owners is None:
             self.error = f"the size of the batch cannot be told from a gradient of shape {tuple(grad.shape)}."
-            return None
-        # By dimensions: reshaping would copy a gradient that lies in another order, as losses of tokens leave it.
-        moved = moved if moved.dim() > 1 else moved.unsqueeze(1)
-        return vector_norm(accurate(moved), 2, tuple(range(1, moved.dim())))
+        elif norms is None:
+            self.error = "samples are mixed between the last layer and the result of the model."
+        return norms
 
     def settle(self) -> None:
         """Do nothing: no other gradient is waited for."""
@@ -172,13 +171,3 @@ def _is_parameter(node: Any) -> bool:
         if node is None:
             return False
     return is_parameter(getattr(node, "variable", None))
-
-
-def _samples_first(grad: Tensor, batch_size: int) -> Tensor | None:
-    """Return [K, ...], None if several dimensions could be the batch, or none."""
-    if grad.dim() and grad.shape[0] == batch_size:
-        return grad
-    fitting = [dim for dim, size in enumerate(grad.shape) if size == batch_size]
-    if grad.dim() and not fitting and batch_size and grad.shape[0] % batch_size == 0:
-        return grad.unflatten(0, (batch_size, -1))
-    return grad.movedim(fitting[0], 0) if len(fitting) == 1 else None

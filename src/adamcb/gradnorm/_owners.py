@@ -9,6 +9,7 @@ opposite, is enough. Answers are kept, unless the operations gather.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -51,14 +52,43 @@ class LayerOwners(NamedTuple):
         norms = vector_norm(rows, 2, tuple(range(1, rows.dim())))
         if self.samples is None:
             return norms
-        return norms.new_zeros(batch_size).index_add_(0, self.samples, norms.square()).sqrt()
+        samples = self.samples.to(norms.device)
+        return norms.new_zeros(batch_size).index_add_(0, samples, norms.square()).sqrt()
 
 
-Answers = dict[Any, LayerOwners]
-"""Answers by the operations, the shapes of the results of model and layer, and the number of samples."""
+class Answers:
+    """What was found out about a model's last layers.
+
+    Attributes:
+        known: Owners by the operations, the shapes of the results of model and layer, and the number of samples.
+        judged: Whether losses agreed with what is taken for granted, by the shape of a result and the like.
+    """
+
+    def __init__(self) -> None:
+        self.known: dict[Any, LayerOwners] = {}
+        self.judged: dict[Any, bool] = {}
 
 
-def owners_behind(result: Tensor, layer: Any, batch_size: int, known: Answers) -> LayerOwners | None:
+def owners_by_shape(shape: Sequence[int], batch_size: int) -> LayerOwners:
+    """Return whose the rows are by the shape alone; `dim` is None if several dimensions could be the batch, or none."""
+    if shape and shape[0] == batch_size:
+        return LayerOwners(0, None)
+    if shape and batch_size == 1:
+        return LayerOwners(0, torch.zeros(shape[0], dtype=torch.long))
+    fitting = [dim for dim, size in enumerate(shape) if size == batch_size]
+    several = bool(shape) and batch_size > 0 and shape[0] % batch_size == 0
+    if several and not fitting:
+        return LayerOwners(0, torch.arange(batch_size).repeat_interleave(shape[0] // batch_size))
+    return LayerOwners(fitting[0] if len(fitting) == 1 and not (several and len(shape) == 2) else None, None)
+
+
+def is_ambiguous(shape: Sequence[int], batch_size: int) -> bool:
+    """Tell whether more than one dimension could hold the samples, or rows could come in more than one order."""
+    several = bool(shape) and shape[0] != batch_size and batch_size > 0 and shape[0] % batch_size == 0
+    return several or sum(size == batch_size for size in shape) > 1
+
+
+def owners_behind(result: Tensor, layer: Any, batch_size: int, known: dict[Any, LayerOwners]) -> LayerOwners | None:
     """Return the owners of a layer's result, which the model made `result` of; None where shapes must tell.
 
     That is where the layer's result is the model's, where the model's result has no dimension of samples, or where
@@ -93,24 +123,71 @@ def _names_between(root: Any, layer: Any) -> tuple[str, ...]:
 
 
 def _asked(result: Tensor, layer: Any, batch_size: int) -> LayerOwners | None:
-    """Send random numbers backward, for half of the samples at a time."""
+    """Ask the model's result, whose rows are the samples."""
+    (told,) = ask(result, [GradientEdge(layer, 0)], batch_size)
+    if told is None:
+        return None
+    if told.is_mixed:
+        return LayerOwners(0 if len(told.samples) == batch_size else None, None)
+    return told.owners(batch_size)
+
+
+class Told(NamedTuple):
+    """What came of a question, for each entry: its sample, and whether it was heard of; and whether any has several."""
+
+    samples: Tensor
+    heard: Tensor
+    is_mixed: bool
+
+    def owners(self, batch_size: int) -> LayerOwners:
+        """Return the owners of rows; `dim` is None if entries of a row have several."""
+        return _in_rows(self.samples, self.heard, batch_size)
+
+    def fits(self, taken: LayerOwners) -> bool:
+        """Tell whether rows are those of the samples that they are taken for."""
+        if taken.dim is None or self.is_mixed:
+            return False
+        length = self.samples.size(taken.dim)
+        expected = torch.arange(length) if taken.samples is None else taken.samples
+        if len(expected) != length:
+            return False
+        lined_up = expected.to(self.samples.device).view(
+            [-1 if d == taken.dim else 1 for d in range(self.samples.dim())]
+        )
+        return bool(((self.samples == lined_up) | ~self.heard).all())
+
+
+def ask(source: Tensor, edges: Sequence[GradientEdge], batch_size: int) -> list[Told | None]:
+    """Send random numbers backward, for half of the samples at a time; None for what they do not reach.
+
+    Args:
+        source: Its first dimension holds the samples: the model's result, or the losses.
+        edges: What is asked about.
+        batch_size: The number of samples.
+    """
     generator = torch.Generator().manual_seed(0)
-    numbers = torch.randn(result.shape, generator=generator, dtype=torch.float32).to(result)
-    edge = GradientEdge(layer, 0)
-    number = heard = torch.zeros((), dtype=torch.long, device=result.device)
+    numbers = torch.randn(source.shape, generator=generator, dtype=torch.float32).to(source)
+    sample = torch.arange(batch_size, device=source.device).view(-1, *[1] * (source.dim() - 1))
+    told: list[Told | None] = [None] * len(edges)
     for digit in range((batch_size - 1).bit_length()):
-        ones = torch.arange(batch_size, device=result.device) >> digit & 1
-        reached = []
-        for half in (ones, 1 - ones):
-            told = numbers * half.view(-1, *[1] * (result.dim() - 1)).to(numbers)
-            grad = torch.autograd.grad(result, edge, told, retain_graph=True, allow_unused=True)[0]  # type: ignore
-            if grad is None:
-                return None
-            reached.append(grad != 0)
-        if (reached[0] & reached[1]).any():
-            return LayerOwners(0 if len(grad) == batch_size else None, None)
-        number, heard = number + (reached[0].long() << digit), heard | reached[0] | reached[1]
-    return _in_rows(number, heard > 0, batch_size)
+        ones = sample >> digit & 1
+        halves = [
+            torch.autograd.grad(source, edges, numbers * half.to(numbers), retain_graph=True, allow_unused=True)  # type: ignore
+            for half in (ones, 1 - ones)
+        ]
+        told = [_heard(before, digit, *grads) for before, *grads in zip(told, *halves, strict=True)]
+        if all(each is None or each.is_mixed for each in told):
+            break
+    return told
+
+
+def _heard(before: Told | None, digit: int, ones: Tensor | None, zeros: Tensor | None) -> Told | None:
+    """Add a binary digit of the samples' numbers."""
+    if ones is None or zeros is None:
+        return None
+    here, there = ones != 0, zeros != 0
+    samples, heard, is_mixed = before or (0, False, False)
+    return Told(samples + (here.long() << digit), here | there | heard, is_mixed or bool((here & there).any()))
 
 
 def _in_rows(number: Tensor, heard: Tensor, batch_size: int) -> LayerOwners:

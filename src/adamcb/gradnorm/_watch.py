@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import Parameter
 
 from adamcb import _checks
-from adamcb.gradnorm import _compat
+from adamcb.gradnorm import _compat, _from_losses
 from adamcb.gradnorm._call import tensors_in
 from adamcb.gradnorm._chain import Chain, ChainPass
 from adamcb.gradnorm._guard import Guard, Schedule
@@ -22,6 +23,9 @@ from adamcb.gradnorm._owners import Answers
 from adamcb.gradnorm._places import Places
 from adamcb.gradnorm._record import Check, Record, TracedPass, unavailable
 from adamcb.gradnorm._trace import Tracer
+
+# So many passes may belong to one batch.
+_MOST_PASSES = 1000
 
 
 class Watcher:
@@ -50,7 +54,10 @@ class Watcher:
         self.passes = 0
         self.is_paused = False
         self._chain, self._places = Chain(), Places()
-        self._answers: Answers = {}
+        self._answers = Answers()
+        self._recent: deque[weakref.ref[LastPass]] = deque(maxlen=_MOST_PASSES)
+        self._asks = False  # whether losses of recent passes are to be compared with last layers in doubt
+        self._asks_all = False  # or with all last layers
         self._model, self._samples = weakref.ref(model), samples
         self._schedule, self._check = Schedule(check), Check()
         self._reopens = False  # whether a check was under way in the state that was loaded
@@ -163,7 +170,28 @@ class Watcher:
             size = first.size(0)
         else:
             size = _count_samples((args, kwargs), output)
-        LastPass(index, self.done.append, size, self._answers).watch(output)
+        record = LastPass(index, self.done.append, size, self._answers)
+        record.watch(output)
+        self._recent.append(weakref.ref(record))
+        if self._schedule.wants((model.training, *[met.sizes for met in record.met])):
+            self._asks = self._asks_all = True
+        elif _from_losses.is_doubtful(record):
+            self._asks = True
+
+    def compare(self, losses: Tensor, first: int) -> None:
+        """Compare the last layers of the passes from number `first` on with what their losses tell, if it is time."""
+        if len(self._recent) == 1 and not self._asks:
+            return self._recent.clear()
+        records = [record for reference in self._recent if (record := reference()) is not None]
+        records = [record for record in records if record.index >= first and record.finish is not None]
+        asks, everything = self._asks and not self._schedule.is_off, self._asks_all
+        self._asks = self._asks_all = False
+        self._recent.clear()
+        places = _from_losses.places_of(records, len(losses))
+        if asks and records and places is not None:
+            pairs = zip(records, places, strict=True)
+            agreed = [_from_losses.compare(losses, *pair, everything=everything) for pair in pairs]
+            self._schedule.report(failed=not all(agreed))
 
     def _consider_check(self, model: nn.Module, args: tuple, kwargs: dict[str, Any]) -> None:
         reopens, self._reopens = self._reopens, False

@@ -88,6 +88,7 @@ class GradientNorms:
             )
         first, self._last = self._last + 1, self._engine.passes
         if not passed:
+            self._engine.compare(losses, first=first)
             return range(first, self._last + 1)
         if not self._said:
             self._said = True
@@ -109,7 +110,8 @@ class GradientNorms:
             return torch.linalg.vector_norm(norms.view(len(begun), size), dim=0)
         raise RuntimeError(
             f"Each batch must go through the model once, forward and backward, got {size} losses and gradients of "
-            f'{len(norms)} samples. With scores="last-layer" it may go through it several times.'
+            f"{len(norms)} samples, by the first dimension of the model's inputs and results. With "
+            'scores="last-layer" it may go through it several times.'
         )
 
     def pause(self, paused: bool) -> None:
