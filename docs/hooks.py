@@ -46,6 +46,8 @@ MODULES = (
     "adamcb.training",
 )
 LINK = re.compile(r"\[([^\[\]]*)\]\(([^)#\s]+)((?:#[^)\s]*)?)\)")  # words, file, anchor
+CODE = re.compile(r"(^```.*?^```$)", flags=re.MULTILINE | re.DOTALL)
+PARAGRAPH_THEN_LIST = re.compile(r"^((?![-*#>|]|\d+\.)\S.*)\n(?=(?:-|1\.) )", flags=re.MULTILINE)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -130,7 +132,13 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         words = title_of(target) if match[1].endswith(".md") else match[1]
         return f"[{words}]({os.path.relpath(uri_of(target), Path(uri).parent).replace(os.sep, '/')}{match[3]})"
 
-    return LINK.sub(pointed, markdown)
+    return lists_apart(LINK.sub(pointed, markdown))
+
+
+def lists_apart(markdown: str) -> str:
+    """Return a document with an empty line before every list: without it Python-Markdown sees a paragraph."""
+    parts = CODE.split(markdown)
+    return "".join(part if place % 2 else PARAGRAPH_THEN_LIST.sub(r"\1\n\n", part) for place, part in enumerate(parts))
 
 
 def title_of(page: Path) -> str:

@@ -90,6 +90,37 @@ def test_a_notebook_becomes_a_page_with_its_outputs_and_pictures(hooks, tmp_path
     assert pictures == {"short-1.png": b"hi"}
 
 
+def test_a_list_right_after_a_paragraph_is_a_list_on_the_site_too(hooks):
+    assert hooks.lists_apart("Two:\n- one\n- two\n") == "Two:\n\n- one\n- two\n"
+    for left_alone in ("- one\n  more\n- two\n", "```diff\n-old\n x\nx\n- y\n```\n", "a −\n2. b\n"):
+        assert hooks.lists_apart(left_alone) == left_alone
+
+
+def test_documents_read_the_same_on_the_site_and_on_a_code_host(hooks):
+    """A star in a formula, or a list that goes on after its own formula, is read in two ways."""
+    markdown, commonmark = pytest.importorskip("markdown"), pytest.importorskip("markdown_it")
+    extensions = ["attr_list", "tables", "sane_lists", "pymdownx.superfences", "pymdownx.inlinehilite"]
+    host = commonmark.MarkdownIt("commonmark").enable("table")
+    for page in [*(ROOT / "docs").glob("**/*.md"), *(ROOT / source for source in hooks.OUTSIDE)]:
+        text = page.read_text(encoding="utf-8")
+        site = markdown.markdown(hooks.lists_apart(text), extensions=extensions)
+        assert marks(site) == marks(host.render(text)), page
+
+
+def marks(html: str) -> list[str]:
+    """Return what is emphasized and listed, in its order."""
+    return re.findall(r"<(?:em|strong|li|ol start=\"\d+\")>|<[uo]l>", html)
+
+
+def test_formulas_and_documents_in_docstrings_become_code_and_links():
+    pytest.importorskip("griffe", reason="The site needs the extra `docs`.")
+    for_a_page = load("docstrings").for_a_page
+    assert for_a_page("Step t does\n    m = g\n    v = g²\n\nMore.") == "Step t does\n\n    m = g\n    v = g²\n\nMore."
+    assert for_a_page("One.\n\nArgs:\n    x: Two\n        lines.") == "One.\n\nArgs:\n    x: Two\n        lines."
+    assert for_a_page("- one\n    more") == "- one\n    more"
+    assert for_a_page("See docs/queue.md.") == 'See ["The queue"](../queue.md).'
+
+
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebooks_have_outputs_and_no_traces_of_a_machine(path):
     notebook = json.loads(path.read_text(encoding="utf-8"))
