@@ -60,6 +60,14 @@ def test_a_public_name_without_an_entry_is_noticed(hooks, monkeypatch):
     assert hooks.names_without_entry() == ["adamcb.Path"]
 
 
+def test_the_reference_names_every_metric_that_ships():
+    from adamcb.lab import Metric, metrics
+
+    page = (ROOT / "docs" / "reference" / "lab.md").read_text(encoding="utf-8")
+    shipped = {name for name, value in vars(metrics).items() if isinstance(value, Metric)}
+    assert shipped == set(re.findall(r"^\| `(\w+)` \|", page, flags=re.MULTILINE))
+
+
 def test_what_joins_frameworks_has_an_example():
     """The other public names: tests/test_examples.py."""
     for name in ("adamcb.integrations.lightning", "adamcb.integrations.transformers"):
