@@ -6,10 +6,15 @@ import re
 import pytest
 
 from adamcb.lab.commands.cli import main
+from adamcb.lab.experiment import Experiment
+from adamcb.lab.methods import get_method
 from adamcb.lab.output.report._read import read_folder
 from adamcb.lab.output.report._table import finals
 from adamcb.lab.results.summary import first_at
+from adamcb.lab.runs.building import warm_up
 from adamcb.lab.runs.evaluation import refuse_divergence
+from adamcb.lab.tasks.datasets import load_dataset
+from adamcb.lab.tasks.images import image_task
 from tests.lab.commands import read_rows, runs_here
 
 OPTIONS = ["compare", "--fraction", "0.2", "--batch-size", "60", "--epochs", "2", "--seeds", "2"]
@@ -52,6 +57,12 @@ def test_if_every_run_diverges_the_command_says_so_and_fails(lr, tmp_path, capfd
     content = json.loads(capfd.readouterr().out)
     assert [record["diverged_runs"] for record in content["summary"]] == [2, 2]
     assert all(record["final_train_loss"] is None for record in content["summary"])
+
+
+@pytest.mark.parametrize("method", ["adam", "adamcb", "adamcb-paper"])
+def test_a_warm_up_that_diverges_leaves_it_to_the_run_to_say_so(method):
+    task = image_task(load_dataset("digits"), "mlp")
+    warm_up(Experiment(lr=1e30).completed(task), get_method(method), task)
 
 
 def test_a_loss_that_is_finite_and_enormous_has_diverged(tmp_path, capfd, here):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
@@ -187,7 +188,7 @@ def train_batch(trainer: AdamCB, task: Task, method: Method, model: nn.Module, b
 
 
 def warm_up(experiment: Experiment, method: Method, task: Task) -> None:
-    """Train a throwaway model for two steps, so that compiling is not timed."""
+    """Train a throwaway model for two steps, so that compiling is not timed. If it diverges, the run will say so."""
     assert experiment.batch_size is not None
     ranks = Ranks.current()
     size = min(experiment.batch_size, len(task.train) - 1, 4 * ranks.size)
@@ -196,7 +197,8 @@ def warm_up(experiment: Experiment, method: Method, task: Task) -> None:
     model = initial_model(task, 0, experiment.device)
     small = replace(experiment, batch_size=size, max_steps=1, min_batch_size=None)
     called = among_ranks(model, ranks)
-    with build_trainer(small, replace(method, min_batch_size=None), few, model, 0) as trainer:
+    trained = build_trainer(small, replace(method, min_batch_size=None), few, model, 0)
+    with contextlib.suppress(FloatingPointError), trained as trainer:
         for _ in range(2):  # epochs: some methods choose from the second on
             for batch in trainer:
                 train_batch(trainer, few, method, called, batch)
