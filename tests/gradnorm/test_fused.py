@@ -1,10 +1,14 @@
 """Compiled loops that add up gradients and take their norms in one pass, against NumPy."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
+from torch import nn
 
-from adamcb.gradnorm import _fused
+from adamcb.gradnorm import PerSampleNorms, _fused
 from adamcb.gradnorm._parts import add_up, form, sum_positions
 
 
@@ -63,3 +67,34 @@ def test_torch_adds_up_what_the_loops_cannot_read(monkeypatch, generator):
     assert not _fused.applies(numbers)
     for one, other in zip(compiled, everything(), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("shape", [(4, 3), (5, 2, 7), (3, 4, 2, 5), (2, 1, 3, 2, 2)])
+def test_products_and_moments_are_those_of_numpy(shape, dtype, generator):
+    grads, inputs = (torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype) for _ in range(2))
+    g, x = (tensor.double().numpy().reshape(*shape[:2], -1) for tensor in (grads, inputs))
+    expected = (g * x).sum(2), g.sum(2), x.mean(2), (x * x).mean(2)
+    for one, other in zip(_fused.sum_products(grads, inputs), expected, strict=True):
+        np.testing.assert_allclose(one.numpy(), other, rtol=1e-12, atol=1e-12)
+
+
+NORMALIZED = {
+    "batch": (nn.BatchNorm2d(4), lambda x: F.batch_norm(x, None, None, training=True)),
+    "batch, evaluation": (nn.BatchNorm2d(4).eval(), lambda x: x / (1.0 + 1e-5) ** 0.5),
+    "groups": (nn.GroupNorm(2, 4), lambda x: F.group_norm(x, 2)),
+    "instances": (nn.InstanceNorm2d(4, affine=True), F.instance_norm),
+}
+
+
+@pytest.mark.parametrize("offset", [0.0, 1e6])  # at the second, sums of squares would lose the variance
+@pytest.mark.parametrize("name", NORMALIZED)
+def test_norms_of_scales_are_those_of_products_with_normalized_inputs(name, offset, generator):
+    layer, normalize = NORMALIZED[name]
+    layer = copy.deepcopy(layer).double()
+    x = offset + torch.randn(6, 4, 3, 5, generator=generator, dtype=torch.float64)
+    slopes = torch.randn(6, 4, 3, 5, generator=generator, dtype=torch.float64)
+    norms = PerSampleNorms(layer, check="never")
+    (layer(x) * slopes).sum().backward()
+    expected = torch.hypot(*(part.sum((2, 3)).norm(dim=1) for part in (normalize(x) * slopes, slopes)))
+    torch.testing.assert_close(norms.take(), expected, rtol=1e-8, atol=0.0)

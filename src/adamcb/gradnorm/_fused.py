@@ -2,7 +2,7 @@
 
 Gradients that were just formed are in the cache. Their sum and their squared norms are two operations in torch, and
 each of them reads all the numbers; here both come from one read. Likewise for the sums over positions that the
-gradients of biases are made of.
+gradients of biases are made of, and for what the gradient of a scale is made of: products and moments.
 
 The loops use one thread. `applies` says where they are the faster way; torch's operations remain for all else.
 """
@@ -10,6 +10,7 @@ The loops use one thread. `applies` says where they are the faster way; torch's 
 from __future__ import annotations
 
 import functools
+import math
 
 import numpy as np
 import torch
@@ -47,6 +48,34 @@ def sum_positions(rows: Tensor) -> tuple[Tensor, Tensor]:
     total, squares = rows.new_empty(rows.shape[2]), rows.new_empty(len(rows))
     _sum_positions(rows.numpy(), total.numpy(), squares.numpy())
     return total, squares
+
+
+def sum_products(grads: Tensor, inputs: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return from two [N, C, *space] four float64[N, C]: the sums of g·x and of g, the means of x and of x²."""
+    images, channels = inputs.shape[:2]
+    rows = (images, channels, math.prod(inputs.shape[2:]))
+    found = torch.empty(4, images, channels, dtype=torch.float64)
+    _sum_products(grads.view(rows).numpy(), inputs.view(rows).numpy(), found.numpy())
+    products, sums, totals, squares = found
+    return products, sums, totals.div_(rows[2]), squares.div_(rows[2])
+
+
+@_loop
+def _sum_products(grads, inputs, found):
+    for image in range(grads.shape[0]):
+        for channel in range(grads.shape[1]):
+            grad, row = grads[image, channel], inputs[image, channel]
+            product = own = total = square = 0.0
+            for t in range(len(row)):
+                g, x = np.float64(grad[t]), np.float64(row[t])
+                product += g * x
+                own += g
+                total += x
+                square += x * x
+            found[0, image, channel] = product
+            found[1, image, channel] = own
+            found[2, image, channel] = total
+            found[3, image, channel] = square
 
 
 @_loop

@@ -6,16 +6,21 @@ contribution to the gradient of the batch, the slice of the product that the bac
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch.nn.functional as F
 from torch import Tensor
 
+from adamcb.gradnorm import _fused
 from adamcb.gradnorm._batch import Batch, split
 from adamcb.gradnorm._call import Call, Use
 from adamcb.gradnorm._graph import layer_norm as run_layer_norm
 from adamcb.gradnorm._parts import Dense, accurate
+
+# Below this share of the squared mean, the difference that gives a variance has lost digits.
+_CANCELED = 1e-6
 
 
 def layer_norm(
@@ -60,7 +65,12 @@ def group_norm(
     eps: float = 1e-5,
 ) -> list[Use] | None:
     """Σₜ gₜ x̂ₜ and Σₜ gₜ, by channel."""
-    return _affine(call, input, weight, bias, lambda x: F.group_norm(x, num_groups, eps=eps), None)
+
+    def pool(means: Tensor) -> Tensor:
+        grouped = means.unflatten(1, (num_groups, -1))
+        return grouped.mean(2, keepdim=True).expand_as(grouped).flatten(1)
+
+    return _by_channel(call, input, weight, bias, lambda x: F.group_norm(x, num_groups, eps=eps), pool, eps)
 
 
 def instance_norm(
@@ -76,7 +86,7 @@ def instance_norm(
 ) -> list[Use] | None:
     """Σₜ gₜ x̂ₜ and Σₜ gₜ, by channel."""
     if use_input_stats:
-        return _affine(call, input, weight, bias, lambda x: F.instance_norm(x, eps=eps), None)
+        return _by_channel(call, input, weight, bias, lambda x: F.instance_norm(x, eps=eps), lambda means: means, eps)
     return batch_norm(call, input, running_mean, running_var, weight, bias, eps=eps)
 
 
@@ -93,7 +103,8 @@ def batch_norm(
 ) -> list[Use] | None:
     """Σₜ gₜ x̂ₜ and Σₜ gₜ, by channel; x̂ from the batch in training, from the running averages in evaluation."""
     if training or running_mean is None or running_var is None:
-        return _affine(call, input, weight, bias, lambda x: F.batch_norm(x, None, None, training=True, eps=eps), None)
+        normalize = functools.partial(F.batch_norm, running_mean=None, running_var=None, training=True, eps=eps)
+        return _by_channel(call, input, weight, bias, normalize, lambda means: means.mean(0), eps)
     mean, var = running_mean, running_var
     return _affine(call, input, weight, bias, lambda x: F.batch_norm(x, accurate(mean), accurate(var), eps=eps), None)
 
@@ -101,6 +112,37 @@ def batch_norm(
 def ties_samples(call: Call) -> bool:
     """Tell whether a BatchNorm normalizes by the samples of this batch."""
     return bool(call.argument(5, "training", False))
+
+
+def _by_channel(
+    call: Call,
+    input: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    normalize: Callable[[Tensor], Tensor],
+    pool: Callable[[Tensor], Tensor],
+    eps: float,
+) -> list[Use] | None:
+    """Return the uses of y = weight · normalize(x) + bias over channels, where x decides how it is normalized.
+
+    `pool` makes the means over what is normalized together from those over the positions of each sample and channel.
+    """
+    uses = _affine(call, input, weight, bias, normalize, None)
+
+    def scale(grad: Tensor) -> Dense:
+        x, grad = accurate(input.detach()), accurate(grad)
+        if _fused.applies(x, grad):
+            products, sums, means, squares = _fused.sum_products(grad, x)
+            mean = pool(means)
+            square = mean.square()
+            var = pool(squares).sub_(square).clamp_(min=0.0)
+            if not (var < _CANCELED * square).any():
+                return _reduced(((products - mean * sums) * (var + eps).rsqrt()).to(x.dtype), call.out, None)
+        return _reduced(normalize(x).mul_(grad), call.out, None)
+
+    if uses is not None and weight is not None:
+        uses[0] = Use(weight, scale)
+    return uses
 
 
 def _affine(
