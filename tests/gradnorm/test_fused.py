@@ -83,6 +83,7 @@ NORMALIZED = {
     "batch": (nn.BatchNorm2d(4), lambda x: F.batch_norm(x, None, None, training=True)),
     "batch, evaluation": (nn.BatchNorm2d(4).eval(), lambda x: x / (1.0 + 1e-5) ** 0.5),
     "groups": (nn.GroupNorm(2, 4), lambda x: F.group_norm(x, 2)),
+    "one group": (nn.GroupNorm(1, 4), lambda x: F.group_norm(x, 1)),
     "instances": (nn.InstanceNorm2d(4, affine=True), F.instance_norm),
 }
 

@@ -135,7 +135,7 @@ def _by_channel(
             products, sums, means, squares = _fused.sum_products(grad, x)
             mean = pool(means)
             square = mean.square()
-            var = pool(squares).sub_(square).clamp_(min=0.0)
+            var = (pool(squares) - square).clamp_(min=0.0)
             if not (var < _CANCELED * square).any():
                 return _reduced(((products - mean * sums) * (var + eps).rsqrt()).to(x.dtype), call.out, None)
         return _reduced(normalize(x).mul_(grad), call.out, None)
