@@ -114,7 +114,8 @@ class PerSampleNorms:
 
         Last-layer norms take the first dimension of the model's results for the batch. Numbers that go backward from
         some of the losses alone reach the rows of their samples: in the first passes, at new shapes and now and then,
-        as `check` says. Where they tell otherwise, they are right. Exact norms follow the samples and need no losses.
+        as `check` says. Where they disagree with that, the losses are right. Exact norms follow the samples and need
+        no losses.
 
         Args:
             losses: float[K], one for each sample, in the order of the batch.
